@@ -288,7 +288,13 @@ def dashboard(chosen: options.Dashboard) -> int:
 
     log_to_stderr(debug=click.get_current_context().obj["debug"])
     return run_dashboard(
-        chosen.config, host=chosen.host, port=chosen.port, token_file=chosen.token_file
+        chosen.config,
+        host=chosen.host,
+        port=chosen.port,
+        token_file=chosen.token_file,
+        readers_file=chosen.readers_file,
+        tls_certificate=chosen.tls_certificate,
+        tls_key=chosen.tls_key,
     )
 
 

@@ -32,6 +32,7 @@ from workers.client.messages import Stream
 from workers.dashboard import api
 from workers.dashboard.api import application, pages, refuse_unreadable
 from workers.dashboard.hub import Filter, Hub
+from workers.dashboard.readers import single
 from workers.dashboard.store.store import Store
 from workers.runtime.serving import listen
 
@@ -49,7 +50,13 @@ async def client(
     names: tuple[str, ...] = ("products", "maximum"),
 ) -> AsyncIterator[Client]:
     settings = reader_settings(*names)
-    app = application(hub, store or unopened(), settings, host=host, token=token)
+    app = application(
+        hub,
+        store or unopened(),
+        settings,
+        host=host,
+        readers=None if token is None else single(token),
+    )
     async with TestClient(TestServer(app)) as found:
         yield found
 

@@ -15,6 +15,7 @@ from tests.dashboard.feeding import Topics, answer, embedded, recent
 from tests.worker.harness import until
 from workers.client.messages import Stream
 from workers.dashboard import api
+from workers.dashboard.readers import single
 from workers.dashboard.server import Background
 
 if TYPE_CHECKING:
@@ -304,7 +305,7 @@ def test_answers_to_queries_are_shown_as_answers(
 def test_a_token_is_asked_for_kept_for_the_tab_and_taken_from_a_link(
     window: Window, chrome: Browser, topics: Topics
 ) -> None:
-    with served(topics, token=TOKEN) as dashboard:
+    with served(topics, readers=single(TOKEN)) as dashboard:
         page = window.page
         page.goto(dashboard.url)
         page.wait_for_selector("#login:not([hidden])")

@@ -19,6 +19,7 @@ from tests.dashboard.feeding import (
 )
 from tests.worker.harness import until
 from workers.dashboard.guard import framed_by
+from workers.dashboard.readers import single
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -252,6 +253,6 @@ def test_only_an_embedded_page_may_be_framed(url: str) -> None:
             )
     assert (
         framed_by("0.0.0.0", None)
-        == framed_by("127.0.0.1", "a-token-of-16-bytes")
+        == framed_by("127.0.0.1", single("a-token-of-16-bytes"))
         == "*"
     )

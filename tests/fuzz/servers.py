@@ -24,6 +24,7 @@ from tests.events.comparison import Differs
 from tests.fuzz.fuzzing import Target
 from workers.agents.monitor import OperatorPort
 from workers.dashboard.api import application, refuse_unreadable
+from workers.dashboard.readers import single
 from workers.runtime.serving import ServerThread, listen, open_listener
 
 TOKEN = "correct-horse-battery"
@@ -130,7 +131,12 @@ def served_dashboard(token: str | None) -> Callable[[ExitStack], int]:
 
         async def serve(stopped: asyncio.Event, ready: Callable[[], None]) -> None:
             settings = reader_settings("products", "maximum")
-            app = application(filled(), unopened(), settings, token=token)
+            app = application(
+                filled(),
+                unopened(),
+                settings,
+                readers=None if token is None else single(token),
+            )
             runner = web.AppRunner(app, shutdown_timeout=1.0, handle_signals=False)
             await runner.setup()
             server = await listen(runner, listener, refuse_unreadable)

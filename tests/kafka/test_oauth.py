@@ -108,7 +108,11 @@ GOOD = OAUTH | {
             {},
             ['method = "default"', "exactly one of", "kafka.token_command"],
         ),
-        ({"method": "magic"}, {}, ['method = "magic"', '"default" or "oidc"']),
+        (
+            {"method": "magic"},
+            {},
+            ['method = "magic"', '"oidc", "azure_imds", "aws_msk_iam"'],
+        ),
         (
             {},
             {"token_file": Path("t")},

@@ -184,6 +184,15 @@ class Dashboard(Configured):
     token_file: Path | None = option(
         "Show histograms only to clients that send the token in this file.", "F"
     )
+    readers_file: Path | None = option(
+        "Several tokens, or the names that a proxy gives, and the histograms that each may see.",
+        "F",
+        "--readers",
+    )
+    tls_certificate: Path | None = option(
+        "Speak TLS, with the certificate chain (PEM) in this file.", "F"
+    )
+    tls_key: Path | None = option("The certificate's key (PEM).", "F")
 
 
 class Export(Configured):

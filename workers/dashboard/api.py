@@ -42,7 +42,14 @@ from workers.client.changes import can_subtract, changes, ticks_of
 from workers.client.config import HistogramTopic, ReaderSettings
 from workers.client.messages import Stream, select_items
 from workers.client.schema import snapshot_schema
-from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
+from workers.dashboard.guard import (
+    ALLOWED,
+    guard,
+    headers_for,
+    reader_of,
+    refusal,
+    set_headers,
+)
 from workers.dashboard.hub import (
     READING,
     TOPS,
@@ -54,6 +61,7 @@ from workers.dashboard.hub import (
     joint_guarantee,
     now_ms,
 )
+from workers.dashboard.readers import Reader, Readers
 from workers.dashboard.store.files import Format, HistoryFile, Table, TicksGone
 from workers.dashboard.store.queries import (
     AnswerTooLarge,
@@ -276,15 +284,15 @@ def application(
     settings: ReaderSettings,
     *,
     host: str = "127.0.0.1",
-    token: str | None = None,
+    readers: Readers | None = None,
     further: Mapping[str, object] | None = None,
 ) -> web.Application:
-    """Return the web application, without Kafka. Without a `token`, readers need none.
+    """Return the web application, without Kafka. Without `readers`, everybody may read all.
 
     `further` extends /api/histograms.
     """
-    app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
-    app.on_response_prepare.append(headers_for(host, token))
+    app = web.Application(middlewares=[guard(host, readers)], client_max_size=1_024)
+    app.on_response_prepare.append(headers_for(host, readers))
     schema = _static_file(orjson.dumps(snapshot_schema()), "application/schema+json")
     app.router.add_get("/snapshot.schema.json", _serve(schema))
     for path, file in pages().items():
@@ -318,17 +326,20 @@ def application(
                 f"{parameter[:NAME_CHARS]}: unknown; this address takes no parameters",
             )
         await ticks.wait_until_read(names)
+        seen = [
+            one for one in histograms if reader_of(request).may_see(one.settings_name)
+        ]
         unread = [
-            histogram
-            for histogram in names
-            if histogram in hub.unread and histogram not in hub.missing
+            one.name
+            for one in seen
+            if one.name in hub.unread and one.name not in hub.missing
         ]
         listing = {
             "worker": settings.worker,
             "now": now_ms(),
             "state": hub.state,
-            "histograms": catalog(hub.history, histograms, hub.missing),
-            "together": joint_guarantee(hub.history, histograms),
+            "histograms": catalog(hub.history, seen, hub.missing),
+            "together": joint_guarantee(hub.history, seen),
             "history": dict(store.state),
             **(further or {}),
         }
@@ -431,10 +442,19 @@ class _Api:
         # Changes of the last ticks, by query.
         self._changes: dict[tuple[tuple[str, str], ...], asyncio.Task[bytes]] = {}
 
-    def _refuse_unknown(self, histogram: str) -> None:
-        """Raise NotStored if the settings have no such histogram."""
-        if histogram not in self._known:
-            listed = ", ".join(sorted(self._known))
+    def _seen_by(self, reader: Reader) -> set[str]:
+        """Return the series that a reader may see."""
+        return {
+            name
+            for name, histogram in self._known.items()
+            if reader.may_see(histogram.settings_name)
+        }
+
+    def _refuse_unknown(self, request: web.Request, histogram: str) -> None:
+        """Raise NotStored if there is no such histogram, or not for this reader."""
+        seen = self._seen_by(reader_of(request))
+        if histogram not in seen:
+            listed = ", ".join(sorted(seen))
             name = repr(histogram[:NAME_CHARS])
             raise NotStored(f"no such histogram: {name}; one of {listed}")
 
@@ -442,7 +462,8 @@ class _Api:
         """Answer /api/snapshots: the newest ticks, one tick, or the change over a window."""
         query = request.query
         if "histogram" in query:
-            self._refuse_unknown(query["histogram"])
+            for histogram in query.getall("histogram"):
+                self._refuse_unknown(request, histogram)
         if "window" in query or "since" in query:
             return await self._shared(query)
         if "at" in query or "tick" in query:
@@ -479,7 +500,10 @@ class _Api:
             raise BadQuery(f"top: one of {', '.join(map(str, TOPS))}")
         histograms = query.getall("histogram", [])
         for histogram in histograms:
-            self._refuse_unknown(histogram)
+            self._refuse_unknown(request, histogram)
+        reader = reader_of(request)
+        if not histograms and reader.histograms is not None:
+            histograms = sorted(self._seen_by(reader))
         selection = Filter(
             histograms=frozenset(histograms) or None,
             keys=frozenset(query.getall("key", [])) or None,
@@ -511,7 +535,7 @@ class _Api:
         limit = optional_int(query, "limit", 1, ENTRIES_MAX) or 1_000
         step = duration_param(query, "step") if "step" in query else None
         history_query = HistoryQuery(
-            stream=self._known_stream(query),
+            stream=self._known_stream(request),
             range=_range(query),
             items=items_of(query),
             step=step,
@@ -525,7 +549,7 @@ class _Api:
         refuse_unknown(query, HISTORY_PARAMS | {"top"})
         limit = optional_int(query, "limit", 1, EPOCHS_MAX) or 100
         top = optional_int(query, "top", 1, 2**31)
-        stream = self._known_stream(query)
+        stream = self._known_stream(request)
         span = _range(query)
         items = items_of(query)
         if top is None and not items:
@@ -535,10 +559,10 @@ class _Api:
         )
         return await self._answer(request, epochs_query)
 
-    def _known_stream(self, query: MultiMapping[str]) -> Stream:
-        """Return the stream that a query names, of a histogram that there is."""
-        stream = stream_of(query)
-        self._refuse_unknown(stream.histogram)
+    def _known_stream(self, request: web.Request) -> Stream:
+        """Return the stream that a query names, of a histogram that its reader may see."""
+        stream = stream_of(request.query)
+        self._refuse_unknown(request, stream.histogram)
         return stream
 
     async def _shared(self, query: MultiMapping[str]) -> web.Response:

@@ -1,12 +1,22 @@
 """Request checks and response headers of the dashboard."""
 
-import hashlib
-import hmac
+import logging
+import time
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
+
+from workers.dashboard.readers import EVERYBODY, Reader, Readers
+from workers.runtime.logs import json_fields
+from workers.runtime.printing import printable
+
+logger = logging.getLogger(__name__)
+
+READER = web.RequestKey("reader", Reader)
+# Of names in the log.
+NAME_CHARS = 100
 
 # Only scripts and styles from this server's files: a label injected as markup could do nothing.
 POLICY = (
@@ -44,28 +54,64 @@ def refusal(status: int, message: str, **headers: str) -> web.Response:
     return web.json_response({"error": message}, status=status, headers=headers)
 
 
-def guard(host: str, token: str | None) -> Middleware:
-    """Return the middleware that allows only reading, and only with the token if there is one."""
+def reader_of(request: web.Request) -> Reader:
+    """Return who asks, as `guard` has found."""
+    reader: Reader = request.get(READER, EVERYBODY)
+    return reader
+
+
+def log_access(
+    request: web.Request, response: web.StreamResponse, seconds: float
+) -> None:
+    """Log who asked for which histogram, and what they got; labels stay out of the log."""
+    reader = printable(reader_of(request).name)
+    histogram = printable(request.query.get("histogram", "-")[:NAME_CHARS])
+    size = response.content_length or response.body_length
+    logger.info(
+        "access: %s %s %s, histogram %s: %d, %d bytes, %.0f ms",
+        reader,
+        request.method,
+        printable(request.path[:NAME_CHARS]),
+        histogram,
+        response.status,
+        size,
+        1_000 * seconds,
+        extra=json_fields(
+            event="access",
+            reader=reader,
+            histogram=histogram,
+            status=response.status,
+        ),
+    )
+
+
+def guard(host: str, readers: Readers | None) -> Middleware:
+    """Return the middleware that allows only reading, and only to `readers` if there are any."""
     # Without a token, a foreign page on a name that resolves to 127.0.0.1 could read a local-only
     # dashboard (DNS rebinding).
-    local_only = token is None and is_loopback(host)
-    digest = hashlib.sha256(token.encode()).digest() if token is not None else None
+    local_only = readers is None and is_loopback(host)
 
     @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def logged(request: web.Request, handler: Handler) -> web.StreamResponse:
+        begun = time.monotonic()
+        response = await guarded(request, handler)
+        if request.path.startswith(PROTECTED):
+            log_access(request, response, time.monotonic() - begun)
+        return response
+
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             return refusal(405, "read-only: GET", Allow=ALLOWED)
         names = (*LOCAL_NAMES, _name(host))
         if local_only and _name(request.headers.get(hdrs.HOST, "")) not in names:
             why = "without a token this dashboard answers to localhost only (the Host header names another)"
             return refusal(403, why)
-        if (
-            digest
-            and request.path.startswith(PROTECTED)
-            and not _has_token(request, digest)
-        ):
-            why = "a token is needed: Authorization: Bearer ..."
-            return refusal(401, why, **{hdrs.WWW_AUTHENTICATE: "Bearer"})
+        if readers is not None and request.path.startswith(PROTECTED):
+            reader = readers.identify(request)
+            if reader is None:
+                why = "a token is needed: Authorization: Bearer ..."
+                return refusal(401, why, **{hdrs.WWW_AUTHENTICATE: "Bearer"})
+            request[READER] = reader
         try:
             return await handler(request)
         except web.HTTPException as error:
@@ -78,7 +124,7 @@ def guard(host: str, token: str | None) -> Middleware:
                 )
             return refusal(error.status, error.reason.lower())
 
-    return middleware
+    return logged
 
 
 def _addresses(app: web.Application) -> str:
@@ -88,13 +134,13 @@ def _addresses(app: web.Application) -> str:
 
 
 def headers_for(
-    host: str, token: str | None
+    host: str, readers: Readers | None
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
     """Return the hook that adds the security headers to every response.
 
     Only `/?embed` may be shown in a frame of other sites.
     """
-    by = framed_by(host, token)
+    by = framed_by(host, readers)
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         set_headers(response)
@@ -105,22 +151,15 @@ def headers_for(
     return add_headers
 
 
-def framed_by(host: str, token: str | None) -> str:
+def framed_by(host: str, readers: Readers | None) -> str:
     """Return the sites that may frame `?embed`; they cannot read it, and it changes nothing."""
-    return THIS_MACHINE if token is None and is_loopback(host) else ANYBODY
+    return THIS_MACHINE if readers is None and is_loopback(host) else ANYBODY
 
 
 def set_headers(response: web.StreamResponse) -> None:
     """Set the security headers, and forbid caching unless the response says otherwise."""
     response.headers.update(HEADERS)
     response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
-
-
-def _has_token(request: web.Request, digest: bytes) -> bool:
-    """Return whether the request has the token; the comparison takes constant time."""
-    scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-    found = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
-    return hmac.compare_digest(found, digest) and scheme.lower() == "bearer"
 
 
 def _name(host: str) -> str:

@@ -6,6 +6,7 @@ import errno
 import logging
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from workers.dashboard.api import application, refuse_unreadable
 from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
 from workers.dashboard.hub import Hub
+from workers.dashboard.readers import Readers, load_readers, single
 from workers.dashboard.store.store import Store
 from workers.dashboard.telling import Teller
 from workers.kafka.outages import filter_outage_logs
@@ -32,6 +34,50 @@ CLOSING_S = 1.0
 WATCH_S = 0.5
 
 
+class Tls:
+    """A certificate and its key, from files that something else renews."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._loaded = self._times()
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            self._load(self.context)
+        except (OSError, ValueError) as error:
+            raise SettingsError(
+                f"--tls-certificate {certificate}, --tls-key {key}: not a certificate and its key "
+                f"in PEM: {getattr(error, 'strerror', None) or error}"
+            ) from None
+
+    def renew(self) -> None:
+        """Use the files for new connections once they have changed and fit together."""
+        times = self._times()
+        if None in times or times == self._loaded:
+            return
+        self._loaded = times
+        try:
+            # A certificate is loaded before its key, so a pair that does not fit would stay.
+            self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+            self._load(self.context)
+        except (OSError, ValueError):
+            logger.warning("TLS: the new certificate and key do not fit; the old stay")
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        # A key with a password would be asked for on the terminal.
+        context.load_cert_chain(self._certificate, self._key, password="")
+
+    def _times(self) -> tuple[int | None, ...]:
+        """Return when the files changed; None for one that is not there."""
+        times: list[int | None] = []
+        for path in (self._certificate, self._key):
+            try:
+                times.append(path.stat().st_mtime_ns)
+            except OSError:
+                times.append(None)
+        return tuple(times)
+
+
 class Dashboard:
     """A dashboard's web server, and the feed and store behind it."""
 
@@ -41,13 +87,15 @@ class Dashboard:
         *,
         host: str = "127.0.0.1",
         port: int = PORT,
-        token: str | None = None,
+        readers: Readers | None = None,
+        tls: Tls | None = None,
         routes: Iterable[web.RouteDef] = (),
         further: Mapping[str, object] | None = None,
     ) -> None:
         """`routes` and `further` are for the demo only."""
         self._host = host
         self._port = port
+        self._tls = tls
         self.hub = Hub()
         self.store = Store(settings)
         self._app = application(
@@ -55,7 +103,7 @@ class Dashboard:
             self.store,
             settings,
             host=host,
-            token=token,
+            readers=readers,
             further=further,
         )
         self._app.add_routes(routes)
@@ -68,11 +116,14 @@ class Dashboard:
         """Serve until `stopped`; call `ready` once listening, or raise `SettingsError`."""
         listener = self._listen()
         self.url = url_of(self._host, listener) + "/"
+        if self._tls is not None:
+            self.url = self.url.replace("http://", "https://", 1)
         runner = web.AppRunner(
             self._app, shutdown_timeout=CLOSING_S, handle_signals=False
         )
         await runner.setup()
-        server = await listen(runner, listener, refuse_unreadable)
+        context = None if self._tls is None else self._tls.context
+        server = await listen(runner, listener, refuse_unreadable, context)
         # What was seen is known before anything is looked at.
         telling = None
         if self._teller is not None:
@@ -105,6 +156,8 @@ class Dashboard:
         """Forward the store's state to viewers, which the store's thread must not touch."""
         while True:
             self.hub.set_history_state(self.store.state)
+            if self._tls is not None:
+                self._tls.renew()
             await asyncio.sleep(WATCH_S)
 
     def _listen(self) -> socket.socket:
@@ -130,15 +183,35 @@ def _report_end(task: asyncio.Task[None]) -> None:
 
 
 def run_dashboard(
-    config: Path, *, host: str, port: int, token_file: Path | None
+    config: Path,
+    *,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    readers_file: Path | None = None,
+    tls_certificate: Path | None = None,
+    tls_key: Path | None = None,
 ) -> int:
     """Run `quietcount dashboard`: print the address, and serve it until SIGTERM or Ctrl-C."""
     settings = load_reader_settings(config)
     filter_outage_logs()
-    token = read_token(token_file) if token_file is not None else None
-    if token is None and not is_loopback(host):
+    if token_file is not None and readers_file is not None:
+        raise SettingsError("--token-file, --readers: one of the two")
+    if (tls_certificate is None) != (tls_key is None):
+        raise SettingsError("--tls-certificate, --tls-key: both or none")
+    tls = None
+    if tls_certificate is not None and tls_key is not None:
+        tls = Tls(tls_certificate, tls_key)
+    readers = None
+    if token_file is not None:
+        readers = single(read_token(token_file))
+    if readers_file is not None:
+        names = {one.settings_name for one in settings.histograms}
+        readers = load_readers(readers_file, names)
+    if readers is None and not is_loopback(host):
         print(
-            f"quietcount: --host {host} without --token-file: whoever can reach this port can read the histograms",
+            f"quietcount: --host {host} without --token-file or --readers: whoever can reach this port "
+            "can read the histograms",
             file=sys.stderr,
         )
     if token_file is not None and token_file.stat().st_mode & 0o077:
@@ -146,7 +219,7 @@ def run_dashboard(
             f"quietcount: {token_file}: others on this machine may read the token: `chmod 600`",
             file=sys.stderr,
         )
-    dashboard = Dashboard(settings, host=host, port=port, token=token)
+    dashboard = Dashboard(settings, host=host, port=port, readers=readers, tls=tls)
 
     async def main() -> None:
         stopped = asyncio.Event()

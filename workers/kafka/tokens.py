@@ -1,6 +1,8 @@
 """Tokens for SASL/OAUTHBEARER: one source in a process, shared by all Kafka clients.
 
     Endpoint   asks a token endpoint (RFC 6749, client credentials), as librdkafka's "oidc" does
+    AzureIdentity  asks the metadata service of an Azure machine for its managed identity's token
+    AwsIdentity    signs a token for Amazon MSK with the machine's or the environment's AWS identity
     File       reads a file that something else renews
     Command    runs a program that prints a token
 
@@ -31,8 +33,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, Self
-from urllib.parse import quote, urlsplit
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from urllib.parse import quote, urlencode, urlsplit
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
@@ -50,6 +52,10 @@ _METHOD, _EXTENSIONS, _SCOPE = (
     _PREFIX + name for name in ("method", "extensions", "scope")
 )
 _URL = _PREFIX + "token.endpoint.url"
+_REGION = _PREFIX + "aws.region"
+_METHODS = ("default", "oidc", "azure_imds", "aws_msk_iam")
+_AZURE_URL = "http://169.254.169.254/metadata/identity/oauth2/token"
+_AZURE_VERSION = "2018-02-01"
 # librdkafka's names and aliases.
 _ID = (_PREFIX + "client.id", _PREFIX + "client.credentials.client.id")
 _SECRET = (_PREFIX + "client.secret", _PREFIX + "client.credentials.client.secret")
@@ -57,7 +63,7 @@ _CA_FILE = "https.ca.location"
 _CA_PEM = "https.ca.pem"
 _OF_ENDPOINT = (*_ID, *_SECRET, _URL, _SCOPE, _CA_FILE, _CA_PEM)
 #: Options of [kafka.client] that this module replaces: librdkafka never sees them.
-NAMES = (_METHOD, _EXTENSIONS, *_OF_ENDPOINT)
+NAMES = (_METHOD, _EXTENSIONS, _REGION, *_OF_ENDPOINT)
 
 _RENEW_AT = 0.8
 _BACKOFF_S = 1.0
@@ -73,6 +79,7 @@ _PATIENCE_S = 1.0
 _BYTES_MAX = 1 << 20
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _EXTENSION = re.compile(r"(?!auth=)([A-Za-z]+)=([\x20-\x7e]*)")
+_AWS_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]+")
 _ERROR_CODE = re.compile(r"[a-z_]{1,40}")
 _HTTP_RETRIED = (408, 425, 429)
 
@@ -237,6 +244,8 @@ class Endpoint:
     ca_file: str | None = None
     ca_pem: str | None = None
 
+    handlers: ClassVar[tuple[urllib.request.BaseHandler, ...]] = ()
+
     @property
     def where(self) -> str:
         return f"kafka.client.{_URL} = {display(self.url.partition('?')[0])}"
@@ -245,7 +254,7 @@ class Endpoint:
     def advice(self) -> str:
         return f"Check {_ID[0]}, {_SECRET[0]} and {_SCOPE} in [kafka.client], and that the brokers accept tokens from this issuer"
 
-    def fetch(self) -> Token:
+    def _request(self) -> urllib.request.Request:
         login = base64.b64encode(f"{self.client_id}:{self.secret}".encode()).decode()
         body = "grant_type=client_credentials"
         if self.scope:
@@ -255,11 +264,11 @@ class Endpoint:
             "Authorization": f"Basic {login}",
             "Content-Type": "application/x-www-form-urlencoded",
         }
-        request = urllib.request.Request(
-            self.url, body.encode(), headers, method="POST"
-        )
+        return urllib.request.Request(self.url, body.encode(), headers, method="POST")
+
+    def fetch(self) -> Token:
         begun_s = time.time()
-        answer = self._ask(request)
+        answer = self._ask(self._request())
         try:
             found = json.loads(answer)
             value = found["access_token"]
@@ -295,7 +304,9 @@ class Endpoint:
         plain = _Http()
         secure = _Https(context=self._context())
         plain.deadline = secure.deadline = deadline
-        opener = urllib.request.build_opener(plain, secure, _NoRedirects())
+        opener = urllib.request.build_opener(
+            plain, secure, _NoRedirects(), *self.handlers
+        )
         try:
             with opener.open(request, timeout=_TIMEOUT_S) as response:
                 answer = bytes(response.read(_BYTES_MAX + 1))
@@ -333,6 +344,51 @@ class Endpoint:
             raise KafkaRefuses(
                 f"kafka.client.{name}: no certificates: {error}"
             ) from None
+
+
+@dataclass(frozen=True)
+class AzureIdentity(Endpoint):
+    """The managed identity of an Azure machine; `scope` is the resource, such as an event hub."""
+
+    # Its address is of this machine alone: never asked through a proxy.
+    handlers: ClassVar[tuple[urllib.request.BaseHandler, ...]] = (
+        urllib.request.ProxyHandler({}),
+    )
+
+    @property
+    def advice(self) -> str:
+        return f"Check {_SCOPE} in [kafka.client], and that this machine has a managed identity with rights on it"
+
+    def _request(self) -> urllib.request.Request:
+        named = {"api-version": _AZURE_VERSION, "resource": self.scope}
+        if self.client_id:
+            named["client_id"] = self.client_id
+        # The service refuses what a redirected browser could send: requests without the header.
+        address = f"{self.url}?{urlencode(named)}"
+        return urllib.request.Request(address, headers={"Metadata": "true"})
+
+
+@dataclass(frozen=True)
+class AwsIdentity:
+    """An AWS identity, from where boto3 looks for one: environment, files, the machine's role."""
+
+    region: str
+
+    advice = f"Check {_REGION} in [kafka.client], and that the identity has kafka-cluster:Connect on the cluster"
+
+    def fetch(self) -> Token:
+        where = f'kafka.client.{_METHOD} = "aws_msk_iam"'
+        try:
+            from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+        except ImportError:
+            raise KafkaRefuses(f"{where}: install quietcount[aws]") from None
+        try:
+            value, expires_ms = MSKAuthTokenProvider.generate_auth_token(self.region)
+        except Exception as error:  # noqa: BLE001 (botocore has dozens; their texts may name keys)
+            raise KafkaAway(
+                f"{where}: no AWS credentials now: {type(error).__name__}"
+            ) from None
+        return _token(value, where, expires_ms / 1_000)
 
 
 class _Deadline:
@@ -519,7 +575,7 @@ def _expiry(value: str) -> float | None:
 class Login:
     """Where tokens come from, and what is sent along with them."""
 
-    source: Endpoint | File | Command
+    source: Endpoint | AwsIdentity | File | Command
     extensions: tuple[tuple[str, str], ...] = ()
 
 
@@ -565,21 +621,30 @@ def login_of(
                 f"kafka.client.{name}: not supported; use {', '.join(NAMES)}"
             )
     method = client.get(_METHOD, "default")
-    if method not in ("default", "oidc"):
+    if method not in _METHODS:
+        listed = ", ".join(f'"{one}"' for one in _METHODS)
         raise SettingsError(
-            f'kafka.client.{_METHOD} = {display(method)}: "default" or "oidc"'
+            f"kafka.client.{_METHOD} = {display(method)}: one of {listed}"
         )
-    if len(named) + (method == "oidc") != 1:
+    if len(named) + (method != "default") != 1:
         raise SettingsError(
             f"kafka.client.{_METHOD} = {display(method)}{''.join(f', {name}' for name in named)}: {MECHANISM} needs "
-            'exactly one of the method "oidc", kafka.token_file and kafka.token_command'
+            "exactly one of another method, kafka.token_file and kafka.token_command"
         )
     extensions = _extensions(client.get(_EXTENSIONS, ""))
+    if _REGION in client and method != "aws_msk_iam":
+        raise SettingsError(
+            f'kafka.client.{_REGION}: only with {_METHOD} = "aws_msk_iam"'
+        )
     if method == "oidc":
         return Login(_endpoint(client), extensions)
+    if method == "azure_imds":
+        return Login(_azure(client), extensions)
     for name in _OF_ENDPOINT:
         if name in client:
             raise SettingsError(f'kafka.client.{name}: only with {_METHOD} = "oidc"')
+    if method == "aws_msk_iam":
+        return Login(_aws(client), extensions)
     return Login(File(token_file) if token_file else Command(token_command), extensions)
 
 
@@ -610,6 +675,35 @@ def _endpoint(client: Mapping[str, str]) -> Endpoint:
     )
     made._context()
     return made
+
+
+def _azure(client: Mapping[str, str]) -> AzureIdentity:
+    """Return the managed identity that [kafka.client] describes (method "azure_imds")."""
+    for name in (*_SECRET, _CA_FILE, _CA_PEM):
+        if name in client:
+            raise SettingsError(f'kafka.client.{name}: only with {_METHOD} = "oidc"')
+    scope = client.get(_SCOPE)
+    if not scope:
+        raise SettingsError(
+            f'kafka.client.{_SCOPE} is missing: {_METHOD} = "azure_imds" needs the resource, such as '
+            '"https://NAMESPACE.servicebus.windows.net"'
+        )
+    url = client.get(_URL, _AZURE_URL)
+    if not _is_http(url) or "?" in url:
+        allowed = '"http://host/path", the metadata service'
+        raise SettingsError(f"kafka.client.{_URL}: {allowed}")
+    client_id = next((client[name] for name in _ID if client.get(name)), "")
+    return AzureIdentity(url, client_id, "", scope)
+
+
+def _aws(client: Mapping[str, str]) -> AwsIdentity:
+    """Return the AWS identity that [kafka.client] describes (method "aws_msk_iam")."""
+    region = client.get(_REGION, "")
+    if _AWS_REGION.fullmatch(region) is None:
+        raise SettingsError(
+            f'kafka.client.{_REGION} = {display(region)}: the region of the cluster, such as "eu-west-1"'
+        )
+    return AwsIdentity(region)
 
 
 def _is_http(url: str) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Self, cast
@@ -70,13 +71,16 @@ class _Connection(web.RequestHandler):
 
 
 async def listen(
-    runner: web.AppRunner, listener: socket.socket, refuse: Refuse
+    runner: web.AppRunner,
+    listener: socket.socket,
+    refuse: Refuse,
+    tls: ssl.SSLContext | None = None,
 ) -> asyncio.Server:
-    """Serve on a socket, without an access log, because URLs may name labels."""
+    """Serve on a socket, without aiohttp's access log, because URLs may name labels."""
     options: dict[str, Any] = {"loop": asyncio.get_running_loop(), "access_log": None}
     manager = cast(web.Server, runner.server)
     return await asyncio.get_running_loop().create_server(
-        lambda: _Connection(manager, refuse, **options), sock=listener
+        lambda: _Connection(manager, refuse, **options), sock=listener, ssl=tls
     )
 
 
