@@ -250,9 +250,10 @@ def stated_cost(
         return PrivacyCost(rho, epsilon, delta, failures=own, gaussian=True)
     numerical = delta * NUMERICAL_SHARE
     if conversion >= delta - numerical:
-        return PrivacyCost(
-            rho, epsilon, delta, failures=((NUMERICAL, delta),), pure=True
-        )
+        # Epsilon converts nothing; delta may be what a threshold shows.
+        shows = config is not None and config.about.rule == "each"
+        name = "discovery" if shows else NUMERICAL
+        return PrivacyCost(rho, epsilon, delta, failures=((name, delta),), pure=True)
     rest = float_up(Fraction(delta) - Fraction(conversion))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
     # Epsilon may be pure and delta sampling error only; a snapshot does not state which.
