@@ -52,6 +52,7 @@ ONE_TICK: dict[str, tuple[str, dict[str, Any]]] = {
 }
 EPOCH: dict[str, tuple[str, dict[str, Any]]] = {
     "`misra_gries` pmg": ("misra_gries", {"release": "pmg"}),
+    "`misra_gries` pmg_laplace": ("misra_gries", {"release": "pmg_laplace"}),
     "`misra_gries` merge": ("misra_gries", {"release": "merge"}),
     "`misra_gries` pamg": ("misra_gries", {"release": "pamg"}),
     "`meta` pmg": ("meta", {"algorithm": "pmg"}),
@@ -151,10 +152,9 @@ def table(seeds: int = SEEDS) -> None:
     print("|---|---|---|")
     for label, (mechanism, own) in (ONE_TICK | EPOCH).items():
         if own.get("release") != "pure":
-            rows = SIZES[-1] if is_pamg(own) else MANY_LABELS
-            sent = rows * bytes_per_row()
+            sent = (SIZES[-1] if is_pamg(own) else MANY_LABELS) * bytes_per_row()
             least = memory(mechanism, own)
-            print(f"| {label} | {sent / 1e6:,.2f} MB | {least / 1e6:,.1f} MB |")
+            print(f"| {label} | {sent / 1e6:,.3g} MB | {least / 1e6:,.1f} MB |")
 
 
 def config_fields(mechanism: str, own: dict[str, Any]) -> set[str]:

@@ -275,11 +275,11 @@ def cases() -> list[Case]:
     held = {f"k{i:02}": 900 for i in range(4)}
     full = steady(held, 1)
     many: dict[str, Any] = {"size": 4, "max_count": 20}
-    add("misra_gries_tick", "pmg", full, {1: {b"k00": 20}}, MANY, **many)
-    add("misra_gries_tick", "new", [{}], new, MANY, size=1, **few)
-    add("misra_gries_tick", "gshm", full, new, MANY, size=4, release="gshm", **few)
+    add("misra_gries_tick", "pmg", full, {1: {b"k00": 20}}, FEW, **many)
+    add("misra_gries_tick", "new", [{}], new, FEW, size=1, **few)
+    add("misra_gries_tick", "gshm", full, new, FEW, size=4, release="gshm", **few)
     listed = {"domain": tuple(held), "release": "pure"}
-    add("misra_gries_tick", "pure", full, {1: {b"k00": 20}}, MANY, **listed, **many)
+    add("misra_gries_tick", "pure", full, {1: {b"k00": 20}}, FEW, **listed, **many)
     for accounting in ("zcdp", "pure"):
         of_one: dict[str, Any] = {
             "domain": ("a", "b"),

@@ -350,7 +350,7 @@ class Sketches(Adapter):
                 label: two[label] - one[label] for label in one.keys() & two.keys()
             }
             together = 0
-            if self.mechanism.config.release == "pmg":
+            if self.mechanism.config.release.startswith("pmg"):
                 together = shared_move(moved.values())
                 found.add(block(None, cell), -together)
             for label, change in moved.items():
@@ -405,7 +405,7 @@ def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]
     Source: 003 Lemmas 2 and 6, section 7.
     """
     together = variant.max_items * variant.max_count
-    if mechanism.config.release == "pmg":
+    if mechanism.config.release.startswith("pmg"):
         return 4 * together, together
     return mechanism.config.size * (
         1 if variant.max_count == 1 else 2

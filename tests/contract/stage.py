@@ -231,6 +231,7 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
         places = {
             "pure": slice(variant.max_items),
             "pmg": slice(4, 4 + variant.max_items),
+            "pmg_laplace": slice(4, 4 + variant.max_items),
         }
         release = variant.options.get("release") or variant.options.get("algorithm")
         counted = order[places.get(str(release), slice(4, 5))]

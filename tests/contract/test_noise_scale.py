@@ -81,7 +81,7 @@ def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
     elif variant.mechanism in PER_TICK:
         yield 800 if "size" in variant.options else 200, [apart] * 8
     else:
-        yield 200, [apart] * TICKS
+        yield 600 if variant.label == "pmg_laplace" else 200, [apart] * TICKS
 
 
 def gap(mechanism: Mechanism) -> int:

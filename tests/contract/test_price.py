@@ -26,7 +26,7 @@ from tests.contract.variants import TICKS, VARIANTS, Variant, built, named
 from tests.mechanisms.small import SMALL
 from workers.arrays.types import Floats, Longs
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.misra_gries.misra_gries import MisraGries
+from workers.mechanisms.misra_gries.misra_gries import LaplaceMisraGries, MisraGries
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
@@ -92,6 +92,7 @@ LESS = {
     "misra_gries-pmg": 0.6,
     # The same, of their epsilon.
     "misra_gries_tick-pmg": 0.83,
+    "misra_gries-pmg_laplace": 0.83,
     "meta-pmg": 0.83,
     # Six more items are three of each of two labels, which cancel: 30 of the 42 paid for.
     "misra_gries-pure": 0.71,
@@ -306,6 +307,9 @@ def exposure(variant: Variant, lower: int = 0) -> float:
             for t in range(1, mechanism.memory_of(i) + 1):
                 total += d0 * float(stats.norm.sf(least / window.sd(t)))
         return total
+    if isinstance(mechanism, LaplaceMisraGries):
+        levels = mechanism.tree.levels
+        return levels * exposure_of_sketch(mechanism.algorithm, d0 * dinf, lower)
     if isinstance(mechanism, MisraGries):
         keys, largest = exposed_counters(variant, mechanism)
         terms = 2 if mechanism.config.release == "pmg" else 1

@@ -183,6 +183,7 @@ VARIANTS = [
         "misra_gries",
         {"size": 4, "radix": 3},
         pmg={"release": "pmg"},
+        pmg_laplace={"release": "pmg_laplace"},
         merge={"release": "merge"},
         pamg={"release": "pamg", "max_count": 1},
         one={"release": "pmg", "max_items": 1, "max_count": 1},

@@ -213,6 +213,9 @@ CASES: dict[str, Case] = {
     "pure, two ticks": on("misra_gries", epsilon=4.0, size=1, radix=2, **PURE, **OF_AB)(
         [{}, A2], A1, {"epsilon": 10.0}, floor=1e-7
     ),
+    "pmg, Laplace": on(
+        "misra_gries", epsilon=1.0, rho=None, size=1, release="pmg_laplace"
+    )([{}], C1, lambda m: lower(m, "_threshold", 1)),
     "one tick, pmg": on("misra_gries_tick", epsilon=1.0, rho=None, size=1)(
         [{}], C1, lower_threshold
     ),

@@ -9,6 +9,7 @@ import pytest
 from tests.mechanisms.small import KEY, SMALL, STREAM, counted
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.mechanism import Items, Mechanism
+from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.misra_gries.releases import PmgLaw, SparseGaussianLaw
 from workers.mechanisms.one_shot.algorithms import OneShotNoise, Place, Sketched
 from workers.mechanisms.one_shot.sketches import TickMisraGries, TickMisraGriesConfig
@@ -151,3 +152,18 @@ def test_a_snapshot_states_no_less_than_the_cost(release: str, epsilon: float) -
     assert stated.pure
     # All of delta is a failure: for a person with k events it grows as (epsilon, delta) does.
     assert dict(stated.failures) == {"numerical": cost.delta}
+
+
+def test_epsilons_that_add_up_need_fewer_levels_and_lower_thresholds() -> None:
+    """The figures of decision 0039, 5."""
+    found = {}
+    for release in ("pmg", "pmg_laplace"):
+        settings: dict[str, Any] = SMALL | {"size": 16, "delta": 1e-9}
+        mechanism = build(MisraGriesConfig(release=release, **settings))
+        assert isinstance(mechanism, MisraGries)
+        found[release] = mechanism.tree.levels, mechanism.threshold(1)
+    assert found == {"pmg": (4, 110), "pmg_laplace": (2, 48)}
+    with pytest.raises(ValueError, match='"pmg_laplace": needs epsilon, not rho'):
+        MisraGriesConfig(
+            release="pmg_laplace", **(settings | {"epsilon": None, "rho": 0.1})
+        )

@@ -25,8 +25,13 @@ a * 1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.)
 to k counters move by at most Dinf, however many items an event has, so rho = k Dinf^2 / (2 sigma^2)
 a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once m^2 is well above k.
 
-In both, an event lies in one cell of each of L levels: rho and delta_discovery are L times those of
-a cell, composed adaptively.
+"pmg_laplace" (Algorithm 2 as printed): the same with discrete Laplace noise of scale L m / epsilon.
+A cell is (epsilon / L)-DP but for its part of delta (`releases.PmgLaw`), and epsilons add up, which
+for the few levels of a tree is far less noise than zCDP of Gaussian noise. Take it where epsilon is
+given and events have few items.
+
+In "pmg" and "merge", an event lies in one cell of each of L levels: rho and delta_discovery are L
+times those of a cell, composed adaptively.
 
 "pure" (Algorithm 3, over a declared domain): a complete cell's counters are lowered by the sum of
 all over k + 1 (gamma); every label of the domain gets noise, and the k largest are shown. Empty
@@ -98,6 +103,8 @@ from workers.mechanisms.noise.inversion import InversionTable, round_up_to_grid
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
 from workers.mechanisms.one_shot.algorithms import gaussian_for, laplace_quantile
+from workers.mechanisms.one_shot.bounds import sketch_error
+from workers.mechanisms.one_shot.sketches import price_sketch
 
 
 def shown_above(
@@ -180,7 +187,8 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     ]
     # "pmg": best for events of few items. "merge": best once (max_items * max_count)^2 is well
     # above size. "pure": pure epsilon, over a declared domain. "pamg": stage 1 counts in sketches.
-    release: Literal["pmg", "merge", "pure", "pamg"] = "pmg"
+    # "pmg_laplace": "pmg" as printed, whose epsilons add up: least noise for events of few items.
+    release: Literal["pmg", "pmg_laplace", "merge", "pure", "pamg"] = "pmg"
     domain: Domain | None = None
     counter: Literal["tree"] = "tree"
 
@@ -211,6 +219,8 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
+        if self.release == "pmg_laplace" and self.epsilon is None:
+            yield 'release = "pmg_laplace": needs epsilon, not rho'
         if self.release == "pamg" and self.max_count > 1:
             yield f'max_count = {self.max_count}: 1 with release = "pamg", which counts sets of items'
         if self.pure and self.domain is None:
@@ -249,15 +259,18 @@ class MisraGries(Budgeted):
     @classmethod
     def make(cls, config: HistogramConfig, unit: str) -> "MisraGries":
         config = expect_type(MisraGriesConfig, config)
-        if config.pure:
-            return PureMisraGries(config, unit)
-        kind = PrivacyAwareMisraGries if config.release == "pamg" else MisraGries
-        return kind(config, unit)
+        kinds: dict[str, type[MisraGries]] = {
+            "pamg": PrivacyAwareMisraGries,
+            "pmg_laplace": LaplaceMisraGries,
+            "pure": PureMisraGries,
+        }
+        return kinds.get(config.release, MisraGries)(config, unit)
 
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
         # The budget of a pure epsilon is not split.
         Mechanism.__init__(self, config, unit)
-        best = best_radix(config.ticks, power=3 if config.pure else 2)
+        adds_epsilons = config.release in ("pure", "pmg_laplace")
+        best = best_radix(config.ticks, power=3 if adds_epsilons else 2)
         self.tree = Tree(config.ticks, config.radix or best)
         self._calibrate()
 
@@ -309,7 +322,7 @@ class MisraGries(Budgeted):
         return {
             "size": self.config.size,
             "release": self.config.release,
-            **({"accounting": "pure"} if self.config.pure else {}),
+            **({"accounting": "pure"} if self._cost.pure else {}),
             "sketch_version": SKETCH_VERSION,
             **self._further(),
             "counter": {"kind": "tree", **shape, **self._law()},
@@ -491,6 +504,45 @@ class PrivacyAwareMisraGries(MisraGries):
             "sigma_squared": str(self.sigma_squared),
             "table_version": rounded_gaussian.TABLE_VERSION,
         }
+
+
+class LaplaceMisraGries(MisraGries):
+    """Running counts of the frequent items, by Algorithm 2 as printed in every cell.
+
+    Guarantee: (epsilon, delta)-DP, where epsilons and deltas of the L cells of an event add up (see
+    `PmgLaw`). Error: as `MisraGries`.
+    """
+
+    law = "laplace"
+
+    def _calibrate(self) -> None:
+        """Choose the Laplace noise that an L-th of epsilon pays for, and set the cost."""
+        config = self.config
+        self._shared = True
+        self.algorithm, self._cost = price_sketch(
+            config, "pmg", config.size, self.tree.levels
+        )
+        self._table = self.algorithm.table
+        self._threshold = self.algorithm.threshold
+        self.cell_variance = self.algorithm.law.variance
+        self.rounding = 0.0
+
+    def _law(self) -> dict[str, object]:
+        return self.algorithm.law.public()
+
+    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        size = self.config.size
+        releases = self._ticks(data)
+        used = self.blocks().used_blocks(releases)
+        values = min(data.items, used * size) * releases
+        error = data.weight / (size + 1)
+        error += sketch_error(self.algorithm, used, values, beta)
+        text = f"error of every count, over {releases:,} ticks"
+        assumes = (
+            f"at most {data.items:,} labels and {data.weight:,} counts in an epoch"
+        )
+        source = "Lebeda, Tetek: Theorem 8 in each block"
+        return (Bound("counts", text, assumes, beta, error, source),)
 
 
 class PureMisraGries(MisraGries):
