@@ -312,6 +312,18 @@ def export(chosen: options.Export) -> int:
 
 
 @command
+def sql(chosen: options.Sql) -> int:
+    """Answer a select over an export in Parquet, as CSV.
+
+    There are tables items and ticks, and views latest, changes and totals (docs/sql.md). It writes
+    nothing, and reads no other file.
+    """
+    from workers.commands.sql.sql import sql as answer
+
+    return answer(chosen)
+
+
+@command
 def check(chosen: options.Check) -> int:
     """Show what the settings would make of the newest events.
 

@@ -215,6 +215,25 @@ class Export(Configured):
     until: str | None = option("Leave out ticks that end after T.", "T", "--to")
 
 
+class Sql(Options):
+    query: str = argument()
+    export: Path = option(
+        "The directory of an export, in Parquet.", "DIR", required=True
+    )
+    rows: int = option(
+        "At most so many rows.", "N", type=click.IntRange(1, 10_000_000), default=10_000
+    )
+    seconds: int = option(
+        "At most so long.", "S", type=click.IntRange(1, 86_400), default=60
+    )
+    memory: int = option(
+        "At most so much memory, in MB.",
+        "MB",
+        type=click.IntRange(64, 1_000_000),
+        default=1_024,
+    )
+
+
 class Check(Configured):
     records: int = option(
         "How many to read.", "N", type=click.IntRange(1, RECORDS_MAX), default=1_000

@@ -1,0 +1,1 @@
+"""`quietcount sql`: questions about an export, with views that any DuckDB runs (`views/`)."""
