@@ -57,9 +57,16 @@ LABEL = "tea & 50% +x"
 def url() -> Iterator[str]:
     with embedded("products", "products.1h") as topics:
         items = [(LABEL, 2_086), ("cup", 1_462)]
+        median = {"q": 0.5, "bucket": "<5", "value": None, "low": None, "high": 4.5}
+        more = {
+            "sums": [[3_129.5, 1.5, 1.25, 1.75], [9.5, None, 0.0, 9.0]],
+            "sum": {"from": 0, "to": 9, "step": 0.5, "sd": 2.0},
+            "all_items": {"count": 4_000, "sd": 9.0},
+            "quantiles": [median],
+        }
         topics.send(
             *(
-                recent(i, items, ticks=5, key=key)
+                recent(i, items, ticks=5, key=key, **more)
                 for i in range(1, 6)
                 for key in (KEY, "s2")
             )
@@ -99,7 +106,7 @@ def selected(document: Any, path: str) -> Any:
         if where := re.fullmatch(r'#\((\w+)=="([^"]*)"\)', step):
             [document] = [one for one in document if one[where[1]] == where[2]]
         else:
-            document = document[step]
+            document = document[int(step) if isinstance(document, list) else step]
     return document
 
 
@@ -112,7 +119,7 @@ def rows(url: str, query: dict[str, Any], histogram: str = "products") -> list[A
         found = list(csv.DictReader(io.StringIO(text)))
         texts = {one["selector"] for one in query["columns"] if one["type"] == "string"}
         return [
-            {n: row[n] if n in texts else json.loads(row[n]) for n in names}
+            {n: row[n] if n in texts else json.loads(row[n] or "null") for n in names}
             for row in found
         ]
     root = selected(json.loads(text), filled(query["root_selector"], histogram))
@@ -155,6 +162,13 @@ def test_the_board_shows_the_newest_counts_and_an_item_over_time(url: str) -> No
     board = rows(url, asked["Largest items at the end of the range"])
     assert board[0] == {"item": LABEL, "count": 2_086, "sd": 17.25}
     assert len(rows(url, asked["Item"])) == 5
+    mean = rows(url, asked["Mean of the item"])[0]
+    assert list(mean.values())[1:] == [1.5, 1.25, 1.75]
+    assert list(rows(url, asked["All items, and others"])[0].values())[1:] == [
+        4_000,
+        3_548,
+    ]
+    assert list(rows(url, asked["First quantile"])[0].values())[1:] == [None, None, 4.5]
 
 
 def test_a_window_without_epochs_is_a_histogram_of_the_board(url: str) -> None:
