@@ -15,6 +15,9 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests import ROOT
 from tests.agents.monitor.test_deploy import assert_apart
@@ -205,3 +208,32 @@ def test_the_board_is_whole_and_has_its_data_source() -> None:
     assert re.fullmatch(rf"{PLUGIN}@\d+\.\d+\.\d+", plugins)
     mounted = {one["target"] for one in compose["grafana"]["configs"]}
     assert "/var/lib/grafana-dashboards/histograms.json" in mounted
+
+
+def unknown(given: Any, kept: Any, place: str = "") -> Iterator[str]:
+    """Yield the fields that Grafana's types do not know: they are gone after decoding."""
+    if isinstance(given, dict):
+        for name, value in given.items():
+            if not isinstance(kept, dict) or name not in kept:
+                yield f"{place}.{name}"
+            else:
+                yield from unknown(value, kept[name], f"{place}.{name}")
+    elif isinstance(given, list):
+        for number, (one, other) in enumerate(zip(given, kept, strict=True)):
+            yield from unknown(one, other, f"{place}[{number}]")
+    elif given != kept:
+        yield place
+
+
+def test_the_board_has_only_what_grafana_knows() -> None:
+    """By Grafana's own types of boards and panels; a planted misspelling is found."""
+    plugins.register_default_plugins()
+
+    def decoded(board: dict[str, Any]) -> list[str]:
+        text = JSONEncoder(sort_keys=True).encode(Dashboard.from_json(board))
+        return list(unknown(board, json.loads(text)))
+
+    assert decoded(BOARD) == []
+    board = json.loads(json.dumps(BOARD))
+    board["panels"][0]["gridPosition"] = board["panels"][0]["gridPos"]
+    assert decoded(board) == [".panels[0].gridPosition"]
