@@ -21,6 +21,7 @@ from workers.kafka.clients import Connection
 from workers.mechanisms.config.checked import Checked, rules
 from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.settings import settings as sections
+from workers.settings.alerts import AlertSettings
 
 pytestmark = pytest.mark.waits
 
@@ -145,6 +146,7 @@ def test_every_setting_is_documented_and_no_other() -> None:
         ("events", [sections.EventsSettings]),
         ("privacy", [sections.PrivacySettings]),
         ("dashboard", [sections.HistorySettings]),
+        ("alert", [AlertSettings]),
         ("histogram", [KnownBaseConfig, UnkBaseConfig]),
     ):
         # Tables of parts, such as those of a sum, are in subsections.
