@@ -234,9 +234,12 @@ class CeilingGuard:
             window = self.ceiling.fullest(charges, begin, end)
             if not self.ceiling.holds(window.epsilon):
                 dated = "" if begin == -EVER else f", from {iso_time(begin)},"
+                what = f"epoch {epoch:,} of histogram {name!r}{dated}"
+                if charge.never:
+                    what = f"histogram {name!r}, charged once and for ever,"
                 unit = self.ceiling.unit
                 raise CeilingReached(
-                    f"{self.ceiling}: epoch {epoch:,} of histogram {name!r}{dated} would bring one {unit} to "
+                    f"{self.ceiling}: {what} would bring one {unit} to "
                     f"{self._sum(window, charges)}, with {describe_charges(charges, window, unit)}. No tick of it is published, and its "
                     "contributions wait: raise the ceiling, undo the change, or begin later (docs/budget.md)"
                 )

@@ -276,7 +276,8 @@ class WithoutEpochs(Record, frozen=True, kw_only=True):
 
     period      ticks after which noise and error repeat
     leaves_at   a shown label may leave at multiples of so many ticks, the longest window
-    rests       ticks for which it is then neither published nor tested
+    watched     ticks for which it is then published again once its noisy count passes a low bar
+    rests       ticks after them for which it is neither published nor tested
     remembered  ticks after its last event for which a hidden label is known
     fresh_after events so many ticks apart or more share no noise: n of them cost n rho
     """
@@ -284,6 +285,7 @@ class WithoutEpochs(Record, frozen=True, kw_only=True):
     period: int
     windows: tuple[WindowPlan, ...]
     leaves_at: int | None
+    watched: int | None
     rests: int | None
     remembered: int | None
     fresh_after: int

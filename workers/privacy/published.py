@@ -108,8 +108,8 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
         if rests is not None and rests:
             span = length_of(rests * plan.tick_ms)
             said += (
-                ", from the tick at which a label's noisy count passes a threshold until it leaves; it "
-                f"then stays away for at least {span}"
+                ", from the tick at which a label's noisy count passes a threshold until it leaves; if it "
+                f"is not soon shown again, it stays away for at least {span}"
             )
         yield Published(("items",), said)
         return

@@ -123,6 +123,7 @@ class Rules:
     memory_is_window: bool = False  # W in place of E
     bar: int = 0  # by which the threshold is too high
     leaves_at: int = 0  # the largest count with which a label leaves
+    unwatched: int = 0  # ticks by which the watch is too short
 
 
 class Model:
@@ -137,6 +138,7 @@ class Model:
         self.left: dict[tuple[str, bytes], int] = {}
         self.met: dict[tuple[str, bytes], None] = {}
         self.tested = 0
+        self.returned = 0
         for key in KEYS:
             for label in mechanism.domain():
                 self.met[key, label] = None
@@ -198,8 +200,16 @@ class Model:
         self, t: int, tick: Tick, noisy: Sequence[Mapping[tuple[str, bytes], int]]
     ) -> set[tuple[str, bytes]]:
         mechanism = self.mechanism
+        watched = mechanism.watched
+        for item, left in self.left.items():
+            if item not in self.shown and t <= left + watched - self.rules.unwatched:
+                bars = [mechanism.bar_of(i) for i in range(len(noisy))]
+                if any(noisy[i][item] > bar for i, bar in enumerate(bars)):
+                    self.shown.add(item)
+                    self.returned += 1
         for item, last in self.last.items():
-            rested = self.left.get(item, -(1 << 60)) + mechanism.rest - self.rules.rest
+            rested = self.left.get(item, -(1 << 60)) + watched + mechanism.rest
+            rested -= self.rules.rest
             if item in self.shown or t <= rested:
                 continue
             if self.rules.only_with_events and item not in tick:

@@ -1,5 +1,6 @@
 """Boards without epochs against the rule in plain Python, through restarts and forgetting."""
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from tests.mechanisms.running.boards import (
     Board,
@@ -89,7 +91,7 @@ def test_releases_are_those_of_the_rule(name: str) -> None:
         assert transcript(mechanism, ticks, seed=1) == expected
     assert transcript(mechanism, ticks, seed=2) == expected
     if not mechanism.domain():
-        # Not for nothing: labels left, and some were shown again after their rest.
+        # Not for nothing: labels left, and some were shown again.
         assert model.left.keys() & model.shown
 
 
@@ -104,12 +106,15 @@ def test_releases_are_those_of_the_rule(name: str) -> None:
         Rules(memory_is_window=True),
         Rules(bar=1),
         Rules(leaves_at=-1),
+        Rules(unwatched=1),
     ],
     ids=str,
 )
 def test_another_rule_gives_other_releases(flaw: Rules) -> None:
-    """Planted: each is found within a few boards."""
-    mechanism = sliding(windows=(3, 6), epsilon=0.5, delta=0.4)
+    """Planted: each is found within a few boards; labels are watched for one window only."""
+    config = sliding(windows=(3, 6), epsilon=0.5, delta=0.4).config
+    with patch.object(module, "WATCHED", 1):
+        mechanism = Sliding(config)
 
     def seen(seed: int) -> bool:
         ticks = [
@@ -120,13 +125,13 @@ def test_another_rule_gives_other_releases(flaw: Rules) -> None:
         expected = [model.step(t, tick) for t, tick in enumerate(ticks, 1)]
         return transcript(mechanism, ticks) != expected
 
-    assert any(seen(seed) for seed in range(6))
+    assert any(seen(seed) for seed in range(24))
 
 
 def test_a_forgotten_label_comes_back_with_the_noise_it_would_have_had() -> None:
     mechanism = sliding(windows=(3,), epsilon=8.0)
     often = {("k", b"often"): (500, 0)}
-    silence = 3 * mechanism.memory_of(0)
+    silence = 4 * mechanism.memory_of(0) + mechanism.watched
     others: list[Tick] = [{("k", b"%d" % t): (1, 0)} for t in range(silence)]
     ticks = [{**others[0], **often}, *others[1:], often, often]
     with forgetting(4):
@@ -242,17 +247,30 @@ def test_an_item_is_tested_at_just_the_ticks_of_its_memory(
             assert found == ([t] if first <= t < end else []), (i, t)
 
 
-def test_a_label_that_left_is_tested_again_after_just_its_rest() -> None:
-    """It is printed at the tick at which it leaves, and then no noise shows it for K ticks."""
+def test_a_label_that_left_is_watched_and_tested_again_after_just_its_rest() -> None:
+    """It is printed at the tick at which it leaves; after the watch no noise shows it for K ticks."""
     mechanism = sliding(windows=(3, 6))
     left = 12
-    again = left + mechanism.rest + 1
+    watched = range(left + 1, left + mechanism.watched + 1)
+    assert mechanism.watched == 7 * 6
+    again = watched[-1] + mechanism.rest + 1
     script = {(t, i): 1 << 40 for t in range(2, again + 3) for i in range(2)}
     script[left, 1] = -(1 << 40)
+    # As long as it is watched its noisy counts are just at its bars.
+    counts = (3, 6)
+    for t in watched:
+        script |= {(t, i): mechanism.bar_of(i) - counts[i] for i in range(2)}
     ticks = dict.fromkeys(range(1, again + 3), EVENT)
     with scripted(script):
         found = shown_at(mechanism, ticks, again + 2)
     assert found == [*range(2, left + 1), again, again + 1, again + 2]
+    # One above a bar shows it, at the first tick of the watch and at the last.
+    for t in (watched[0], watched[-1]):
+        for i in range(2):
+            above = script | {(t, i): script[t, i] + 1}
+            above |= {(later, 1): 0 for later in range(t + 1, again + 3)}
+            with scripted(above):
+                assert shown_at(mechanism, ticks, t) == [*range(2, left + 1), t]
     # At other ticks, and by counts of other windows, no label leaves.
     for place in ((left - 1, 1), (left + 3, 1), (left, 0)):
         kept = script | {(left, 1): 1 << 40, place: -(1 << 40)}
@@ -263,3 +281,24 @@ def test_a_label_that_left_is_tested_again_after_just_its_rest() -> None:
         with scripted(script | {(left, 1): n}):
             found = shown_at(mechanism, ticks, left + 1)
         assert (found == [*range(2, left + 2)]) is stays
+
+
+def test_bars_of_watched_labels_are_those_of_the_record() -> None:
+    """Noise alone passes one in D ticks with probability 1 % at most, by a union bound."""
+    mechanism = sliding(windows=(30, 1_800, 43_200), epsilon=1.0, delta=1e-9)
+    bars = [mechanism.bar_of(i) for i in range(3)]
+    assert bars == [117, 168, 198]
+    assert [mechanism.threshold_of(i) for i in range(3)] == [168, 241, 284]
+    assert mechanism.rest / 43_200 == pytest.approx(5.56, abs=0.01)
+    ticks = mechanism.watched
+    assert ticks == 7 * 43_200
+    for lower in (0, 1):
+        passes = 0.0
+        for bar, window in zip(bars, mechanism.windows, strict=True):
+            sd = math.sqrt(window.worst_variance())
+            passes += ticks * float(norm.sf((bar - lower + 0.5) / sd))
+        assert (passes <= 0.01) is (lower == 0)
+    # Probability that a label with so many events a day leaves at a look.
+    sd = math.sqrt(mechanism.windows[2].worst_variance())
+    for events_a_day, leaves in ((0, 0.5), (35, 0.16), (71, 0.023), (106, 0.0014)):
+        assert norm.cdf(-events_a_day / sd) == pytest.approx(leaves, rel=0.04)

@@ -263,6 +263,7 @@ def test_the_text_says_what_is_charged_and_how_labels_leave() -> None:
         "for one event, over all snapshots of all windows for ever",
         "This is charged once, ever",
         "Once every 43,200 ticks (1 d)",
+        "shown again as soon as its noisy count passes a lower bar, for 7 d.",
         f"rests for {plan.rests:,} ticks",
         f"for up to {plan.remembered:,} ticks",
         "events of one person that are 7 d 15 h or more apart share no noise",
@@ -281,6 +282,7 @@ def test_declared_labels_have_no_thresholds_and_never_leave() -> None:
     own = config(30, 1_800, kind=KnownBaseConfig, domain=("a", "b"))
     plan = without_epochs(own)
     assert (plan.leaves_at, plan.rests, plan.remembered) == (None, None, None)
+    assert plan.watched is None
     assert [window.threshold for window in plan.windows] == [None, None]
     assert planned(own).thresholds is None
     text = said(own)

@@ -7,6 +7,8 @@
     K           `rest`, r + 3 * 2^L - 2 ticks: windows that end later share no noise with a tick
     E_i         `memory_of`, r_i + K
     m_i         `threshold_of`
+    D           `watched`, WATCHED times the longest window
+    a_i         `bar_of`: in D ticks noise alone passes one of them with probability 1 % at most
 
 Published of window i: count + floor(N(t) - N(b_i(t)) + 1/2). A row of an unknown domain is
 
@@ -14,6 +16,8 @@ Published of window i: count + floor(N(t) - N(b_i(t)) + 1/2). A row of an unknow
                 its noisy count is above m_i. One yes shows it in all windows
     shown       printed in all windows from this tick on. At multiples of the longest window's
                 ticks it leaves if the count printed there is 0 or less
+    watched     for D ticks after that: not printed, but shown again once its noisy count in a
+                window is above a_i, a lower bar than m_i
     at rest     for K ticks after that: neither printed nor tested. Then it is hidden
 
 A hidden row without an event in the last max E_i ticks is not tested: it may be forgotten, and met
@@ -69,6 +73,10 @@ from workers.runtime.frozen import read_only
 
 # Fewer rows are never forgotten: they cost less than their renumbering.
 LEAST_ROWS = 4096
+# Longest windows for which a label that left is watched: a board of a day knows one that is back
+# after a week. And the most that noise alone may show it again.
+WATCHED = 7
+WOKEN_BY_NOISE = 0.01
 _NONE = read_only(np.empty(0, dtype=np.int64))
 
 Counters = tuple[LineCounter, ...]
@@ -314,9 +322,12 @@ class Sliding(Budgeted):
         )
         reach = max(window.reach for window in self.windows)
         self.rest = rest_of(self.windows[0].levels, reach)
+        self.watched = WATCHED * self._line.window
         self._thresholds: tuple[int | None, ...] = (None,) * len(self.windows)
+        self._bars: tuple[int, ...] = ()
         if self._discovers:
             self._thresholds = tuple(map(self._compute_threshold, self.windows))
+            self._bars = tuple(map(self._compute_bar, self.windows))
         self._threshold = self._thresholds[self._longest]
 
     def _lines(self, rho_item: float) -> Counters:
@@ -336,6 +347,12 @@ class Sliding(Budgeted):
             window, tests, config.max_items, config.max_count, delta
         )
 
+    def _compute_bar(self, window: LineCounter) -> int:
+        """Return a_i, at most m_i; nothing that is promised depends on it."""
+        looks = len(self.windows) * self.watched
+        bar = window_threshold(window, looks, 1, 0, WOKEN_BY_NOISE)
+        return min(bar, self._compute_threshold(window))
+
     def memory_of(self, i: int) -> int:
         """Return E_i: window i tests an item at a tick and the E_i - 1 ticks after each event."""
         return self.windows[i].reach + self.rest
@@ -343,6 +360,10 @@ class Sliding(Budgeted):
     def threshold_of(self, i: int) -> int | None:
         """Return the noisy count above which window i shows an item; None: all are shown."""
         return self._thresholds[i]
+
+    def bar_of(self, i: int) -> int:
+        """Return the noisy count above which window i shows a label again that is watched."""
+        return self._bars[i]
 
     @property
     def _line(self) -> LineCounter:
@@ -423,6 +444,7 @@ class Sliding(Budgeted):
     ) -> Rows:
         """Return the rows printed at tick t, after all tests of hidden ones."""
         ledger = state.ledger
+        self._show_watched(state, t, drawn)
         shown = ledger.shown_for(t)
         left = ledger.left
         last = ledger.last
@@ -434,7 +456,7 @@ class Sliding(Budgeted):
             mark_passed(state.counts(i), noise, last, since, threshold, passed)
         new = np.empty(ledger.n, dtype=np.int64)
         rows = np.empty(ledger.n, dtype=np.int64)
-        rested = max(1, t - self.rest)
+        rested = self._rested(t)
         forgotten = t - self._most_memory
         fresh, printed, state.alive = find_printed(
             passed, shown, left, last, rested, forgotten, new, rows
@@ -442,6 +464,24 @@ class Sliding(Budgeted):
         if fresh:
             ledger.mark_returned(new[:fresh].copy(), t)
         return rows[:printed].copy()
+
+    def _show_watched(
+        self, state: SlidingState, t: int, drawn: tuple[Longs, ...]
+    ) -> None:
+        """Show the labels again that left in the last D ticks and have a count above its bar."""
+        ledger = state.ledger
+        rows = np.flatnonzero(ledger.left >= max(1, t - self.watched))
+        if not len(rows):
+            return
+        is_back = np.zeros(len(rows), dtype=np.bool_)
+        for i, noise in enumerate(drawn):
+            is_back |= state.counts(i)[rows] + noise[rows] > self._bars[i]
+        if is_back.any():
+            ledger.mark_returned(rows[is_back], t)
+
+    def _rested(self, t: int) -> int:
+        """Return the first tick such that labels that left at it or later are not tested at t."""
+        return max(1, t - self.watched - self.rest)
 
     @property
     def _most_memory(self) -> int:
@@ -454,7 +494,7 @@ class Sliding(Budgeted):
         if alive is None or ledger.n < LEAST_ROWS or 2 * alive >= ledger.n:
             return state
         t = state.hops.tick
-        is_alive = (ledger.shown != 0) | (ledger.left >= max(1, t - self.rest))
+        is_alive = (ledger.shown != 0) | (ledger.left >= self._rested(t))
         is_alive |= ledger.last > t - self._most_memory
         return state.compacted(np.flatnonzero(is_alive))
 
@@ -526,7 +566,9 @@ class Sliding(Budgeted):
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
         if self._discovers:
-            meaning = "ticks for which an item that left the board cannot return"
+            meaning = "ticks for which an item that left is shown again at a low bar"
+            yield Figure("watched", float(self.watched), meaning)
+            meaning = "ticks after them for which it cannot return"
             yield Figure("rest", float(self.rest), meaning)
 
 

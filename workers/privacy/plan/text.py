@@ -304,10 +304,12 @@ def _labels(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> N
     leaves = (
         f"{without.leaves_at:,} ticks ({length_of(without.leaves_at * plan.tick_ms)})"
     )
+    watched = length_of((without.watched or 0) * plan.tick_ms)
     rests = f"{without.rests:,} ticks ({length_of(without.rests * plan.tick_ms)})"
     say.line(
         f"- Once every {leaves}, labels leave whose noisy count in the last {longest} is 0 or less. "
-        f"A label that left rests for {rests}: it is neither shown nor tested, whatever happens. Then it may be shown again."
+        f"A label that left is shown again as soon as its noisy count passes a lower bar, for {watched}. "
+        f"Then it rests for {rests}: it is neither shown nor tested, whatever happens, and may be shown again after that."
     )
     remembered = without.remembered or 0
     span = length_of(remembered * plan.tick_ms, up=True)

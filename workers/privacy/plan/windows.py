@@ -4,8 +4,8 @@ All windows come from one noise path (docs/decisions/0036-windows-without-epochs
 repeats after 2^L ticks: worst and root mean square are over such a period. `sd_times_mu` is the
 standard deviation times mu, mu^2 = 2 rho_item, rho_item the cost of all windows together for an
 item changed by one. A label not shown is tested, against the window's threshold, at every tick of
-its memory; one that left rests: it is neither shown nor tested for some ticks. `place` is the index
-of a window in the settings.
+its memory; one that left is watched, then rests: it is neither shown nor tested for some ticks.
+`place` is the index of a window in the settings.
 """
 
 import math
@@ -90,6 +90,7 @@ def without_epochs(
         period=1 << levels,
         windows=windows,
         leaves_at=max(config.window_ticks) if tests else None,
+        watched=mechanism.watched if tests else None,
         rests=mechanism.rest if tests else None,
         remembered=max(tested) if tests else None,
         fresh_after=_PERIODS_APART << levels,
