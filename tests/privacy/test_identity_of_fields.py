@@ -107,11 +107,11 @@ EXEMPT = {
     "windows": "they change no noise, and what a snapshot says of them follows from the rest of it; audit compares without (decision 0019)",
     "max_items_per_user": "at event level it is refused by the settings; at user level it takes the place of max_items",
 }
-# Buckets and quantiles need each other and a domain: tested below. The others are, with [events],
+# Buckets, quantiles and `for` need each other and a domain: tested below. The others are, with [events],
 # what is counted: tested at the end. `hop` needs `horizon = "never"`: tested below.
 # `label` and `unit` need buckets too: tests/settings/test_histogram.py.
 ELSEWHERE = (
-    *("buckets", "quantiles", "label", "unit"),
+    *("buckets", "quantiles", "for_", "label", "unit"),
     *("key", "items", "count", "where_", "hop"),
 )
 
@@ -249,6 +249,13 @@ def test_quantiles_are_in_the_mechanism_id(name: str) -> None:
     assert an_id(default) == an_id(with_buckets(name, (0, 1, 2), quantiles=(0.5,)))
     assert an_id(default) != an_id(with_buckets(name, (0, 1, 2), quantiles=(0.5, 0.9)))
     assert an_id(default) != an_id(with_buckets(name, (0, 1, 2), quantiles=()))
+
+
+def test_what_a_histogram_is_for_is_part_of_the_id() -> None:
+    default = with_buckets("known_base", (0, 1, 2))
+    assert an_id(default) == an_id(with_buckets("known_base", (0, 1, 2), for_="counts"))
+    ranks = with_buckets("known_base", (0, 1, 2), for_="quantiles")
+    assert an_id(default) != an_id(ranks)
 
 
 # ---- what is counted of an event ------------------------------------------------------------------

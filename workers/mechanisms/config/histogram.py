@@ -78,6 +78,7 @@ Window = Annotated[int, Meta(ge=1, le=31_622_400_000)]
 
 _NAME = 'lower-case letters, digits, "_" and "-", at most 100 of them'
 _HORIZON = 'a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", "unbounded" or "never"'
+_FOR = '"counts" or "quantiles"'
 _HOP = "a power of two of ticks, from 1 to 4,194,304, or a duration that is one"
 _START = "a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
 _DELTA = "a number from 1e-50 to 0.5, such as 1e-9"
@@ -143,8 +144,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     key, items, count, where   fields read from an event, overriding `[events]`
     buckets     edges of intervals; their labels become `domain`
     quantiles   of the numbers in the buckets, in snapshots; None: the median, where possible
-    for_        "quantiles": noise with which ranks and ranges of buckets are exacter, and a bucket
-                less ("for" outside Python)
+    for_        None is "counts"; with "quantiles" noise is made for ranks and ranges, and a bucket
+                has more of it ("for" outside Python)
     split       parts of a stream key's items, each in an owner partition of its own
     label, unit   presentation of the numbers in the buckets or sum; the dashboard reads them
     sum         a field whose numbers are added up for each item, clamped
@@ -195,7 +196,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     )
     buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
     quantiles: Quantiles | None = None
-    for_: Literal["counts", "quantiles"] = msgspec.field(name="for", default="counts")
+    for_: Annotated[Literal["counts", "quantiles"] | None, Meta(description=_FOR)] = (
+        msgspec.field(name="for", default=None)
+    )
     split: Count = 1
     label: Annotated[str, Meta(pattern=WORDS, description=_WORDS)] | None = None
     unit: Annotated[str, Meta(pattern=WORDS, description=_WORDS)] | None = None

@@ -61,7 +61,7 @@ def _choice(config: HistogramConfig, purpose: str, unit: str) -> RankChoice:
     of_median = (1 + _MEDIAN**2) * ROUNDING if ranked else buckets * ROUNDING / 4
     return RankChoice(
         purpose=purpose,
-        chosen=config.for_ == purpose,
+        chosen=(config.for_ or "counts") == purpose,
         bucket_sd=bucket,
         median_rank_sd=math.sqrt(variance * float(at_edges.mean()) + of_median),
         range_buckets=length,
