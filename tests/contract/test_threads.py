@@ -222,7 +222,11 @@ def test_records_that_threads_let_msgspec_validate_are_ready() -> None:
     paths = {*(Path(str(module.__file__)) for module in modules()), *readers}
     validates = re.compile(r"msgspec\.convert\(|\.decode\([^)]*\btype=")
     using = {path: text for path in paths if validates.search(text := path.read_text())}
-    assert sorted(path.name for path in using) == ["changes.py", "checked.py"]
+    assert sorted(path.name for path in using) == [
+        "changes.py",
+        "checked.py",
+        "files.py",
+    ]
     assert all("ready(" in text for text in using.values())
 
 

@@ -25,7 +25,10 @@ from workers.settings.settings import Settings, settings_of
 PER_ITEM = tuple(names_of(lambda about: about.per_item))
 
 KEY = NoiseKey(b"n" * 32)
-BY_NAME = {str(variant): variant for variant in VARIANTS}
+# Items of buckets are numbers, and those of these streams are not.
+BY_NAME = {
+    str(variant): variant for variant in VARIANTS if "buckets" not in variant.options
+}
 NAME = "near"
 BY_USER = f"{NAME}.by-user"
 #: 2026-01-01. Streams begin up to two epochs later.

@@ -47,7 +47,9 @@ def published_by(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Publi
             "count of all others)",
         )
     if config.buckets is not None:
-        yield Published(("edges",), "the edges of the buckets")
+        made_for = ", and that the noise is made for quantiles" if config.ranks else ""
+        fields = ("edges", "for") if config.ranks else ("edges",)
+        yield Published(fields, f"the edges of the buckets{made_for}")
     if config.shown_quantiles:
         named = ", ".join(f"{q:g}" for q in config.shown_quantiles)
         yield Published(

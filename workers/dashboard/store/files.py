@@ -45,6 +45,7 @@ from workers.dashboard.store.queries import (
     snapshot_of,
 )
 from workers.dashboard.store.writing import Database
+from workers.runtime.frozen import ready
 
 ROWS_MAX = 20_000_000
 # Rows of a piece, and those of at most one more tick.
@@ -53,6 +54,7 @@ PIECE_TICKS = 5_000
 Format = Literal["csv", "parquet"]
 Table = Literal["items", "ticks"]
 _NUMBERS = itertools.count()
+ready(Snapshot)
 
 
 class TicksGone(Exception):
