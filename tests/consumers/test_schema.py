@@ -221,7 +221,7 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     """Everything that a slip in the writer could make of a snapshot, and its name."""
     for name in document:
         without = {other: value for other, value in document.items() if other != name}
-        free = ("quantiles", "windows", "all_items", "previous_id")
+        free = ("quantiles", "windows", "all_items", "previous_id", "for")
         if name not in free and (name != "edges" or "quantiles" in document):
             yield f"no {name}", without
         yield f"{name} is of another type", document | {name: {"a": 1}}
