@@ -168,8 +168,11 @@ class Counting(Adapter):
 
     def _move_ranks(self, found: Moves, tick: int, label: str, amount: int) -> None:
         """Move the rows of the value nodes that a count in one bucket changes."""
-        ranks = ranks_of(len(self.mechanism.domain()))
-        bucket = self.mechanism.config.declared.index(label)
+        declared = self.mechanism.config.declared
+        if label not in declared:
+            return
+        ranks = ranks_of(len(declared))
+        bucket = declared.index(label)
         values = {"kind": "lifted", "levels": ranks.levels, "offset": 0}
         numbers = dict(zip(ranks.nodes, ranks.tags(NO_TAG)[:, 0].tolist(), strict=True))
         for value_node, factor in counter_moves(values, bucket + 1, amount):
