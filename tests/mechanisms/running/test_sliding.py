@@ -25,7 +25,7 @@ from tests.mechanisms.running.test_discovery import exact_tail
 from workers.arrays.types import Longs
 from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.sums import parse_sum
-from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.mechanism import State
 from workers.mechanisms.running import sliding as module
 from workers.mechanisms.running.sliding import Sliding, WindowNoise
 
@@ -206,8 +206,9 @@ def test_all_tests_that_one_event_adds_cost_at_most_delta(
 def scripted(script: Mapping[tuple[int, int], int]) -> Iterator[None]:
     """Replace the noise of counts: that of (tick, window), the same for all items, else 0."""
 
-    def counts(self: WindowNoise, t: int, ledger: Ledger) -> list[Longs]:
-        return [np.full(ledger.n, script.get((t, i), 0)) for i in range(2)]
+    def counts(self: WindowNoise, t: int, state: State) -> list[Longs]:
+        rows = state.ledger.n
+        return [np.full(rows, script.get((t, i), 0)) for i in range(2)]
 
     with patch.object(WindowNoise, "counts", counts):
         yield
