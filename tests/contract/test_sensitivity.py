@@ -286,5 +286,5 @@ def test_every_name_has_variants_and_an_adapter() -> None:
             assert isinstance(built(variant).public()["counter"], dict)
     assert len({str(variant) for variant in VARIANTS}) == len(VARIANTS)
     options = [variant.options for variant in VARIANTS if variant.mechanism == "meta"]
-    assert len({str(option["algorithm"]) for option in options}) == 7
+    assert len({str(option["algorithm"]) for option in options}) == 10
     assert all(built(variant).kind == variant.mechanism for variant in VARIANTS)

@@ -75,16 +75,16 @@ def test_nothing_is_called_unpublished_before_the_answer_is_here_and_the_guarant
 
 
 def test_pause_holds_the_tick_that_is_seen(window: Window, show: Show) -> None:
-    topics, url = show(recent(1, [("tea", 9)], ticks=2))
+    topics, url = show(recent(1, [("tea", 900)], ticks=2))
     page = window.open(url)
     page.evaluate(HOLD)
-    newer = recent(2, [("tea", 30)], ticks=2)
+    newer = recent(2, [("tea", 3_000)], ticks=2)
     topics.send(newer)
     page.wait_for_function("() => window.arrived", polling=100)
     page.evaluate("document.querySelector('#follow').click()")
     page.evaluate("window.goOn()")
     window.reads("#follow", "Follow")
-    assert page.inner_text("tr.item .count") == "9"
+    assert page.inner_text("tr.item .count") == "900"
     at = page.evaluate("Number(new URLSearchParams(location.search).get('at'))")
     assert at < newer["end"]
 

@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 RETRY_S = 5.0
 REOPEN_S = 5.0
 CLOSING_S = 2.0
+# A writer without memory tries so often, and waits this much longer each time.
+ROOM_TRIES = 5
+ROOM_WAIT_S = 0.2
 # Threads that answer queries, and the most queries that may wait for one.
 THREADS = 2
 WAITING = 16
@@ -95,6 +98,8 @@ class Store:
         self._sending = 0
         # Whether questions wait for the writer, which has run out of memory.
         self._writer_first = False
+        # Steps in a row that failed for lack of memory.
+        self._tries = 0
         self._thinned: dict[str, int] = {}
         self.reading: float | None = 0.0
         self.state: Mapping[str, object] = MappingProxyType(
@@ -290,21 +295,25 @@ class Store:
             self._let_read()
 
     def _make_room(self) -> bool:
-        """End all questions, and let none begin before the next step; False if none may now.
+        """End all questions, and let none begin before the next step; False if that does not help.
 
-        They share DuckDB's memory with the writer, which must not fail for a question.
+        They share DuckDB's memory with the writer, which must not fail for a question. DuckDB may
+        take a while until it has freed theirs.
         """
         with self._idle:
-            if self._writer_first:
+            if self._tries == ROOM_TRIES:
                 return False
+            self._tries += 1
             self._writer_first = True
             self._end_questions()
-            return True
+        self._stopped.wait((self._tries - 1) * ROOM_WAIT_S)
+        return True
 
     def _let_read(self) -> None:
         """Let questions begin again."""
         with self._idle:
             self._writer_first = False
+            self._tries = 0
             self._idle.notify_all()
 
     def _release(self) -> None:
