@@ -101,8 +101,8 @@ class Keeping:
             for grid in _longest(grids)
         ]
         return all(
-            now >= then + self._keep_ms
-            for now, then in begins or [(published_ms, before)]
+            newest >= copied + self._keep_ms
+            for newest, copied in begins or [(published_ms, before)]
         )
 
     def changes(self, store: Store) -> list[Change]:

@@ -43,14 +43,9 @@ from types import MappingProxyType
 import numpy as np
 
 from workers.arrays.types import Floats, Longs, Tags
+from workers.mechanisms.counters import lifted
 from workers.mechanisms.counters.base import Columns, Counter, Node, root_of
-from workers.mechanisms.counters.lifted import (
-    COARSEST,
-    COARSEST_EDGE,
-    EDGE,
-    FINEST,
-    LiftedCounter,
-)
+from workers.mechanisms.counters.lifted import LiftedCounter
 from workers.mechanisms.counters.line import LineColumns, LineCounter, shared_shape
 from workers.mechanisms.curves import ROUNDING, Curve
 from workers.mechanisms.noise.keyed import NoiseStream
@@ -236,20 +231,11 @@ def ranks_of(buckets: int) -> Ranks:
 def weights(levels: int) -> tuple[tuple[Fraction, Fraction], ...]:
     """Return w_q by level, (inside, edge); 0 is the total."""
     total = Fraction(TOTAL, 40)
-    pairs = [(total, total)]
-    for level in range(1, levels + 1):
-        inside = Fraction(1)
-        edge = Fraction(EDGE, 40)
-        top = levels - level
-        if level <= len(FINEST):
-            inside *= Fraction(FINEST[level - 1], 40)
-        if top < len(COARSEST):
-            inside *= Fraction(COARSEST[top], 40)
-            edge *= Fraction(COARSEST_EDGE[top], 40)
-        if level <= len(FINEST_EDGE):
-            edge = Fraction(FINEST_EDGE[level - 1], 40)
-        pairs.append((inside, edge))
-    return tuple(pairs)
+    pairs, _ = lifted.weights(levels)
+    for level, edge in enumerate(FINEST_EDGE[:levels]):
+        inside, _ = pairs[level]
+        pairs[level] = (inside, Fraction(edge, 40))
+    return ((total, total), *pairs)
 
 
 class RankCurve(Frozen, Curve):
