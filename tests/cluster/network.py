@@ -15,6 +15,8 @@ from tests.cluster.broker import Broker, Reply
 from tests.cluster.loop import Loop
 
 BACKOFF_S = 0.8, 1.2
+#: How long a request is under way at the longest where nothing is slow.
+LONGEST_S = 0.003
 _SILENT_S = 0.2, 12.0
 _WORST = 3.0
 
@@ -75,7 +77,7 @@ class Network:
         rng = self.loop.rng
         if rng.random() < self.rates.slow:
             return rng.choice((0.05, 0.4, 0.6, 1.5, 8.0)) * rng.uniform(0.5, 1.5)
-        return rng.uniform(0.0002, 0.003)
+        return rng.uniform(0.0002, LONGEST_S)
 
     def marker_s(self) -> float:
         rng = self.loop.rng
@@ -107,6 +109,10 @@ class Network:
         self.loop.after(
             self.loop.rng.choice((0.3, 2.0, 20.0, 90.0)), lambda: self._let_go(copy)
         )
+
+    def deliver_held(self) -> None:
+        for copy in list(self.held):
+            self._let_go(copy)
 
     def _let_go(self, copy: Copy) -> None:
         if copy in self.held:

@@ -41,7 +41,7 @@ from tests.cluster.loop import (
     driving,
     simulated_time,
 )
-from tests.cluster.network import Network, Rates
+from tests.cluster.network import LONGEST_S, Network, Rates
 from workers.agents import worker as worker_module
 from workers.agents.worker import Factory
 from workers.cli import execute
@@ -73,7 +73,7 @@ class Process(Actor):
         self._shards: list[Actor] = []
         self._config = config
         self._output = os.fdopen(os.dup(output.fileno()), "w", buffering=1)
-        self.loop.after(0.0, lambda: self.start(self._run))
+        self.loop.after(LONGEST_S, lambda: self.start(self._run))
 
     def _run(self) -> None:
         root = logging.getLogger()
@@ -169,6 +169,8 @@ class Process(Actor):
             actor.wake()
             for client in actor.clients:
                 client.close()
+        # Held any longer, a request would fence the next worker, and nothing starts that one again.
+        Running.network.deliver_held()
 
 
 def launch(arguments: Sequence[str], output: IO[bytes], _errors: object) -> Process:
