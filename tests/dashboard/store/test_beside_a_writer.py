@@ -123,7 +123,8 @@ async def test_a_writer_without_memory_ends_the_questions_and_goes_on(
     )
     assert store.state == {"state": "live"}
     assert await store.ask(lambda cursor: cursor.execute("from meta").fetchall())
-    Follower.fails = [duckdb.OutOfMemoryException(FULL) for _ in range(2)]
+    tries = module.ROOM_TRIES + 1
+    Follower.fails = [duckdb.OutOfMemoryException(FULL) for _ in range(tries)]
     why = "it needs more memory than it may use"
     await asyncio.to_thread(
         until, lambda: store.state.get("why") == why, "it is off", PATIENCE_S
