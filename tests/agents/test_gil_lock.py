@@ -85,7 +85,9 @@ def test_whoever_has_a_long_turn_lets_others_in(
 class Released(ReleaseShard):
     """A release shard whose transactions are noted, and sent nowhere."""
 
-    def transact(self, messages: Sequence[Outgoing], *_: object) -> None:
+    def transact(
+        self, messages: Sequence[Outgoing], *_: object, **_named: object
+    ) -> None:
         self.sent = [
             *getattr(self, "sent", []),
             [message.timestamp_ms for message in messages],

@@ -163,9 +163,11 @@ class ContributeShard(SourceShard):
         stored = progress.origins
         origins = self._origins
         if (stored is None) != (origins is None):
-            now, then = ("true", "without") if stored is None else ("false", "with")
+            setting, before = (
+                ("true", "without") if stored is None else ("false", "with")
+            )
             raise StateRefused(
-                f"privacy.rekey = {now}, but the state was made {then} it: take a new worker name (a new stream, charged again)"
+                f"privacy.rekey = {setting}, but the state was made {before} it: take a new worker name (a new stream, charged again)"
             )
         if stored is not None and origins is not None:
             if len(stored) < len(origins.all):
@@ -178,14 +180,18 @@ class ContributeShard(SourceShard):
         self._intake.restore(progress.watermark, progress.first)
         self.offset = progress.offset
 
-    def _check_owners(self, then: Owners) -> None:
-        """Raise SourcesGrown if the state knows of more owners, StateRefused if of others."""
-        now = self._owners
+    def _check_owners(self, stored: Owners) -> None:
+        """Compare the state's owner partitions with those that this run was started with.
+
+        Raise SourcesGrown if the state has further growths: a restart reads them. Raise
+        StateRefused if the first number or a growth that both have is another.
+        """
+        started = self._owners
         topic = f"the contributions topic {self._stream.contributions}"
-        refuse_other_count(topic, now.first, then.first)
-        if len(then.grown) > len(now.grown):
-            raise SourcesGrown(f"{then.number} owner partitions are counted")
-        if then.grown != now.grown[: len(then.grown)]:
+        refuse_other_count(topic, started.first, stored.first)
+        if len(stored.grown) > len(started.grown):
+            raise SourcesGrown(f"{stored.number} owner partitions are counted")
+        if stored.grown != started.grown[: len(stored.grown)]:
             raise StateRefused(
                 f"{self.store.changelog.topic}[{self.partition}]: the owner partitions have grown otherwise than "
                 "source partition 0 says: was it restored from a copy?"

@@ -37,15 +37,15 @@ def counted_sources(
 ) -> Sources:
     """Return the counted partitions of `topics`: as topic `state` has them, else all.
 
-    `plain`: the settings name a single topic. Raise StateRefused for another set of topics, fewer
-    partitions, or unreadable state.
+    `plain`: the settings name a single topic. Raise StateRefused for unreadable state, and for
+    other topics or fewer partitions where the totals differ; where they are equal, every source
+    shard compares the topics.
     """
     progress = stored_progress(connection, state, state_partitions)
     if progress is None:
         return Sources(topics, plain, assumed=True)
-    first = topics
-    number = sum(topic.partitions for topic in topics)
-    if progress.sources != number:
+    counted = topics
+    if progress.sources != sum(topic.partitions for topic in topics):
         stored = stored_topics(connection, state, state_partitions)
         if stored is None:  # the state of one topic
             refuse_other_count(
@@ -54,11 +54,11 @@ def counted_sources(
             [topic] = topics
             stored = (SourceTopic(topic.name, progress.sources, topic.id),)
         refuse_other_set(topics, stored)
-        first = tuple(
-            SourceTopic(topic.name, then.partitions, topic.id)
-            for topic, then in zip(topics, stored, strict=True)
+        counted = tuple(
+            SourceTopic(topic.name, before.partitions, topic.id)
+            for topic, before in zip(topics, stored, strict=True)
         )
-    return Sources(first, plain, progress.joined)
+    return Sources(counted, plain, progress.joined)
 
 
 def stored_progress(

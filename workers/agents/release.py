@@ -214,12 +214,14 @@ class ReleaseShard(Shard):
         return self.merge.end_after(now_ms - self._wait_ms)
 
     def _deliver_at(self, last_ms: int) -> float:
-        """Return when to deliver ticks that are ready, in s since 1970; the last ends at `last_ms`.
+        """Return when to deliver ready ticks, in s since 1970; the last of them ends at `last_ms`.
 
-        If it is too late for their own time, that is the next fixed time: that of the next tick to
-        end, of any histogram.
+        A tick is due `_wait_ms` after its end. If that has passed, ready ticks wait until the next
+        tick of any histogram is due: the time of delivery does not tell how long the work took.
         """
-        return (max(last_ms, self._next_delivered_ms()) + self._wait_ms) / 1000
+        # The second is later only if the first is past.
+        end_ms = max(last_ms, self._next_delivered_ms())
+        return (end_ms + self._wait_ms) / 1000
 
     def _publish(
         self, snapshots: Sequence[Outgoing], handed: Sequence[Outgoing]
@@ -234,13 +236,14 @@ class ReleaseShard(Shard):
     def _commit(
         self, messages: Sequence[Outgoing], delivery: Delivery | None = None
     ) -> None:
-        """Commit messages with the state of the histograms that they come from."""
+        """Commit messages and the state of their histograms in one transaction."""
         progress = self.merge.progress()
+        # A progress record ends every transaction.
         changes = [
             *self.merge.changes(),
             *split_pages(PROGRESS, msgspec.json.encode(progress)),
         ]
-        self.transact(messages, changes, progress.offset, (), delivery)
+        self.transact(messages, changes, progress.offset, delivery=delivery)
 
     def _keep(self) -> None:
         """Make a checkpoint if one is due, and delete contributions that none needs."""

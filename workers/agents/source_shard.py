@@ -127,10 +127,11 @@ P = TypeVar("P", bound=SourceProgress)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsStage:
-    """Shared by a stage's shards; `commit_interval_s` is the longest time from reading to commit.
+    """What the shards of a stage that reads events share.
 
-    `lanes` are the tick grids and bounds of the histograms, `rejects` is a topic. `max_behind_ms`
-    is the longest time after its own at which an event may count; None: no limit.
+    `lanes` say how the histograms cut events into ticks and how much of an event, or user, counts.
+    `rejects` is a topic. `commit_interval_s` is the longest time from reading an event to its
+    commit. Events count until `max_behind_ms` after the time that they carry; None: no limit.
     """
 
     events: EventsSettings

@@ -138,7 +138,11 @@ class _Tick:
 
 
 class LostTick(NamedTuple):
-    """An incomplete tick that was forgotten, of a stream key in `parts` parts."""
+    """A tick that was forgotten while some of its records were missing.
+
+    `id` is that of its epoch's snapshots, `end` is in ms since 1970; the tick has `parts` parts,
+    each published by another owner partition.
+    """
 
     stream: Stream
     id: str
@@ -152,8 +156,8 @@ class Pages:
 
     Within a part, ticks follow in order. So once a later tick of a stream is complete, an earlier
     one that is not never will be, and is forgotten. With `keeps`, for the records of several
-    partitions of a topic in any order, it is kept until `forget_outdated`; `lost` are the ticks
-    that were forgotten.
+    partitions of a topic in any order, it is kept until `forget_outdated`, and `lost` lists what
+    was forgotten; without, `lost` stays empty.
     """
 
     last: Frame  # of the last record received
@@ -188,15 +192,14 @@ class Pages:
         stream = Stream(frame.histogram, frame.key)
         if frame.pages == frame.parts == 1:
             self._complete(stream, frame.end)
+            # The dashboard sends it as one line; what is one already stays byte for byte.
             one_line = b"\n" not in page and b"\r" not in page
             return _snapshot(
                 frame, page if one_line else orjson.dumps(orjson.loads(page))
             )
         fields = orjson.loads(page)
         if not any(isinstance(fields.get(name), list) for name in LISTS):
-            raise InvalidSnapshot(
-                "a record that is no snapshot: a page that lists nothing"
-            )
+            raise InvalidSnapshot("a record that is no snapshot: a page without items")
         tick_id = _TickId(stream, frame.id, frame.tick)
         tick = self._waiting.setdefault(
             tick_id, _Tick(position, frame.end, frame.parts)

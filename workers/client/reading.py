@@ -36,7 +36,7 @@ from workers.runtime.errors import SettingsError
 from workers.settings.times import parse_time
 
 # Time between two looks at the ends of topics that are followed.
-_FOLLOW_S = 0.2
+_LOOK_AGAIN_S = 0.2
 _ASK_S = 30.0
 # Offsets of a partition first searched for its newest ticks, with transaction markers.
 _TAIL = 100
@@ -136,8 +136,8 @@ def snapshots(
                     yield found
             if not follow:
                 return
-            time.sleep(_FOLLOW_S)
-            topics.look()
+            time.sleep(_LOOK_AGAIN_S)
+            topics.find_ends()
 
 
 def latest(config: str | Path, *histograms: str) -> dict[Stream, Snapshot]:
@@ -296,10 +296,10 @@ class Topics:
         self._consumer = consumer
         self.existing = existing
         self.histogram_of = histogram_of
-        self.look()
+        self.find_ends()
 
-    def look(self) -> None:
-        """Look at the bounds; `read` ends at these."""
+    def find_ends(self) -> None:
+        """Look up the bounds of the partitions: `read` ends at them."""
         parts = [
             (one.name, part)
             for one in self.existing.values()

@@ -510,10 +510,11 @@ class Histogram:
             self._state.restore(name, value)
         self._state.restored()
 
-    def check(self, life: HistogramProgress) -> None:
-        """Raise StateRefused, naming the changed settings, if another mechanism wrote `life`."""
+    def check(self, stored_life: HistogramProgress) -> None:
+        """Raise StateRefused, naming the changed settings, if another mechanism wrote the state."""
+        # Through JSON, as the stored one was: tuples are lists there.
         current = msgspec.json.decode(msgspec.json.encode(self.life.description))
-        stored = life.description
+        stored = stored_life.description
         if current == stored:
             return
         after = dict(flatten(current))
@@ -523,17 +524,18 @@ class Histogram:
             for name in sorted(after.keys() | before.keys())
             if before.get(name) != after.get(name)
         }
+        # The stream is the names and ids of the internal topics.
         if "stream" in changed:
             if lacks_ids(str(stored.get("stream", ""))):
                 refuse_without_ids(f"histogram {self.name!r}")
             raise self._refused(
                 f"the internal topics are not those its state was made with "
-                f"(deleted and created again?): set generation = {life.generation + 1} to start over, which is charged again"
+                f"(deleted and created again?): set generation = {stored_life.generation + 1} to start over, which is charged again"
             )
-        detail = ", ".join(self._changes(life, changed))
+        detail = ", ".join(self._changes(stored_life, changed))
         raise self._refused(
             f"its state belongs to another mechanism ({detail}): change the settings back, "
-            f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
+            f"or set generation = {stored_life.generation + 1} to begin a new one, which is charged again"
         )
 
     def _changes(

@@ -306,7 +306,11 @@ class Sketches:
         return counted
 
     def changes(self) -> list[Change]:
-        """Return what to store in a commit, after `take`: changed blocks, and deletions."""
+        """Return what the next commit stores, and regard it as stored: deletions, changed blocks.
+
+        Called after `take` for the same commit: a tick that is sent and still stored would be sent
+        again after a restart.
+        """
         found: list[Change] = [(name, None) for name in sorted(self._deletions)]
         self._deletions = set()
         for (lane, tick), sketches in self._open.items():
@@ -314,11 +318,15 @@ class Sketches:
         return found
 
     def restore(self, stored: SketchStore | None, lanes: Mapping[bytes, Lane]) -> None:
-        """Read the stored sketches of `lanes` (by `lane_name`), in place of those in memory."""
+        """Replace the sketches by the stored ones of `lanes` (by `lane_name`).
+
+        The next commit deletes those of other lanes: the settings changed, and they missed events.
+        """
         self._open = {}
         self._deletions = set()
         pairs = {} if stored is None else dict(stored.items(PREFIX))
-        names = Vocabulary(), Vocabulary()
+        keys = Vocabulary()
+        labels = Vocabulary()
         for name, value in joined_pages(pairs):
             lane = lanes.get(name.encode()[len(PREFIX) :].partition(b"/")[0])
             if lane is None:
@@ -327,7 +335,7 @@ class Sketches:
             if block.lane != lane:
                 raise StateRefused(f"stored sketches: {name} is of another lane")
             of_tick = self._open.setdefault(
-                (lane, block.tick), TickSketches(lane.sketch, *names)
+                (lane, block.tick), TickSketches(lane.sketch, keys, labels)
             )
             of_tick.put(block)
         kept = set[bytes]()

@@ -422,9 +422,10 @@ def charges_by_key(
 
 
 def most_paid(charges: Sequence[Charge]) -> list[frozenset[int]]:
-    """Return the sets of charges that one event can pay, by index, without subsets of others.
+    """Return the largest sets of charges that one event can pay, by index; none is in another.
 
-    The event has one stream key per key field, and pays the charges that serve it.
+    The event has one stream key for each key field, and pays the charges that serve it. If there
+    are more than CHOICES_MAX such sets, return one that has them all: every charge.
     """
     fields: dict[str, list[int]] = {}
     for i, charge in enumerate(charges):

@@ -270,10 +270,11 @@ def _expected(
     if expected.windows:
         _windows(expected, say)
         return
-    if expected.counts:
+    if expected.has_counts:
         worse = expected.sd_worst > expected.sd_first * 1.005
         worst = f", {expected.sd_worst:.3g} at worst" if worse else ""
-        say.line(f"    noise of sd {expected.sd_first:.3g} after the first tick{worst}")
+        when = "the first tick" if expected.first == 1 else f"tick {expected.first:,}"
+        say.line(f"    noise of sd {expected.sd_first:.3g} after {when}{worst}")
     if histogram.of_users is not None:
         say.line(
             "    these are events before users are bounded: a sample does not show how often the same users come back",

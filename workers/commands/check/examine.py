@@ -169,15 +169,17 @@ class WindowEstimate(NamedTuple):
 class Expected:
     """Expected results of a histogram's ticks.
 
-    `counts`: whether counts are published, with noise `sd_first` after the first tick and
-    `sd_worst` at worst. `last` is the epoch's last tick, or that of the first year; `largest` and
-    `median` are expected counts of the sampled items in a tick (0 without items); `items` counts
-    pairs of stream key and item; `passing` is after the first tick and at the horizon (empty: no
+    `has_counts`: whether counts are published, with noise `sd_first` after the `first` tick that
+    shows items (the first, or that of `discovery_step`), and `sd_worst` at worst. `last` is the
+    epoch's last tick, or that of the first year. A tick has `events`; `largest` and `median` are
+    expected counts in it of the sampled items (0 without items); `items` counts pairs of stream key
+    and item. `passing` is at the first and the last tick at which a threshold decides (empty: no
     threshold); `declared` is the share of contributions in the domain, if any. Without epochs there
-    are `windows` in place of `sd_first`, `sd_worst` and `passing`.
+    are `windows` in place of `first`, `sd_first`, `sd_worst` and `passing`.
     """
 
-    counts: bool
+    has_counts: bool
+    first: int
     sd_first: float
     sd_worst: float
     last: int
@@ -210,7 +212,8 @@ def expected(
     last = noise.last_tick(config)
     if isinstance(mechanism, Sliding):
         return Expected(
-            counts=True,
+            has_counts=True,
+            first=1,
             sd_first=0.0,
             sd_worst=0.0,
             last=last,
@@ -222,14 +225,15 @@ def expected(
             declared=declared,
             windows=tuple(_window_estimates(config, mechanism, a_tick)),
         )
-    first = config.discovery_step or 1
+    step = config.discovery_step or 1
     sd_worst, _ = mechanism.curve(last).worst_and_rms(last)
     # The first and last ticks after which a threshold decides what is shown.
-    ticks = sorted({min(first, last), last // first * first or last})
+    ticks = sorted({min(step, last), last // step * step or last})
     decided = [tick for tick in ticks if mechanism.threshold(tick) is not None]
     return Expected(
-        counts=mechanism.law in noise.COUNT_LAWS,
-        sd_first=mechanism.sd(min(first, last)),
+        has_counts=mechanism.law in noise.COUNT_LAWS,
+        first=min(step, last),
+        sd_first=mechanism.sd(min(step, last)),
         sd_worst=sd_worst,
         last=last,
         events=events_s * tick_s,

@@ -155,18 +155,21 @@ class Follower:
             time.sleep(POLL_S)
 
     def _messages(self) -> Iterator[Message]:
-        """Yield what to store next: after a restart first what Kafka has before the backlog."""
+        """Yield what to store next: the backlog.
+
+        After the backlog was restarted, first the records that Kafka has before it.
+        """
         starts, messages = self._backlog.take()
         if starts:
             with reader(self._connection, queued_kb=AHEAD_KB) as consumer:
-                self._begin(consumer, starts)
+                self._find_positions(consumer, starts)
                 spans = {
                     where: (reading.next, starts[where])
                     for where, reading in self._partitions.items()
                     if reading.next < starts[where]
                 }
-                check = self._backlog.check
-                for chunk in read_spans(consumer, spans, check, EVENTS):
+                on_wait = self._backlog.check
+                for chunk in read_spans(consumer, spans, on_wait, EVENTS):
                     yield from chunk.messages
                     self._partitions[chunk.where].next = chunk.position
         yield from messages
@@ -210,7 +213,9 @@ class Follower:
         self._moved = set()
         self._bytes = 0
 
-    def _begin(self, consumer: Consumer, partitions: Iterable[Partition]) -> None:
+    def _find_positions(
+        self, consumer: Consumer, partitions: Iterable[Partition]
+    ) -> None:
         """Read all partitions from their stored positions on, or else from their beginnings."""
         existing = describe(self._connection, self._topics)
         positions = self._writer.positions()

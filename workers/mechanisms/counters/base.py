@@ -208,10 +208,11 @@ class Counter(Frozen):
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         """Return the noise of every row at tick t, rounded: floor(N + 1/2)."""
-        noise, error = self.reals(stream, t, tags)
+        noise, error_bound = self.reals(stream, t, tags)
         noise += 0.5
         whole = np.floor(noise)
-        decided = np.abs(noise - np.rint(noise)) > error  # not where NaN
+        # A NaN, of a word too small for floats, compares as false: its row is drawn exactly.
+        decided = np.abs(noise - np.rint(noise)) > error_bound
         out: Longs = np.where(decided, whole, 0).astype(np.int64)
         for row in np.flatnonzero(~decided).tolist():
             out[row] = self.exact(stream, t, tags[row : row + 1])
@@ -377,6 +378,8 @@ def fixed_point(
 class Columns:
     """A single-threaded cache of `Counter.draw`, fast for consecutive ticks.
 
+    Either `at` or `reals` is called, always the same.
+
     It leaves to `draw` undecided rows of a tick, and rows that ever had a word too small for
     `normal.rough`: about one word in 2^30.
     """
@@ -387,10 +390,11 @@ class Columns:
     def __init__(self, counter: Counter, stream: NoiseStream) -> None:
         self._counter = counter
         self._stream = stream
+        # Where `raise_small` and `decide` write the rows they find; they want one row more.
         self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
         self._small: set[int] = set()
         self._undecided: list[int] = []
-        # False while `at` is asked for units of `fixed_point` instead of whole numbers.
+        # False once `reals` is called: from then on `at` returns units of 2^-fixed.point.
         self._rounds = True
 
     @property
@@ -402,9 +406,9 @@ class Columns:
         raise NotImplementedError
 
     def reals(self, t: int, tags: Tags) -> tuple[Floats, ...]:
-        """Return the noise of every row before rounding, off by at most the error of `fixed_point`.
+        """Return, for each counter (here one), the noise of every row before rounding, (n,).
 
-        Columns that are asked for this are never asked for whole numbers.
+        It is off by at most the error of `fixed_point`.
         """
         self._rounds = False
         units = self.at(t, tags)

@@ -231,6 +231,8 @@ class SparseGumb(CounterMechanism):
 
     def __init__(self, config: SparseGumbConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=False)
+        # Scales from rho, then the cost from the scales: symbols and proof are the module's text.
+        # kappa adds the three costs below: k / 2 of counters, k / 2 of picks, 1/8 (or 2) of tests.
         tight = config.accounting == "tight"
         k = config.top_k
         s = config.switches
@@ -249,10 +251,11 @@ class SparseGumb(CounterMechanism):
             self._threshold_scale
         )
         self._test_table: Geometric | DiscreteLaplace = table(self._test_scale)
+        # Scales are rounded up, so at most rho is spent. A loss of range eps costs eps^2 / 8.
         counts = k * (s + 1) * Fraction(self._counter.rho_item)
         picks = k * (s + 1) / self._pick_scale**2 / 8
-        range_ = 1 / self._threshold_scale + 2 / self._test_scale
-        tests = s * range_**2 / 8 if tight else 2 / tau_squared
+        test_range = 1 / self._threshold_scale + 2 / self._test_scale
+        tests = s * test_range**2 / 8 if tight else 2 / tau_squared
         spent = float_up((counts + picks + tests) * config.max_count**2)
         self._set_cost(spent, self._tv())
 
