@@ -61,7 +61,7 @@ def test_every_length_of_a_prefix_has_hashlibs_digest() -> None:
     stops = np.cumsum(lengths, dtype=np.int64)
     starts = stops - np.array(lengths)
     texts = [BYTES[a:b].tobytes() for a, b in zip(starts, stops, strict=True)]
-    for size in range(1_101):
+    for size in (*range(260), *range(380, 390), *range(1_020, 1_030)):
         prefix = BYTES[3 : 3 + size].tobytes()
         for fields in ({}, {"key": KEY, "person": b"qc-pair"}):
             found = whole(start(prefix, digest_size=16, **fields), BYTES, starts, stops)

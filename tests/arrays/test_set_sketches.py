@@ -102,7 +102,5 @@ FLAWS = {
 def test_a_planted_flaw_is_found_among_the_neighbours(flaw: str) -> None:
     planted = plain_python((tallies, set_sketches), *FLAWS[flaw])[set_sketches]
     with np.errstate(over="ignore"):
-        found = {
-            complaint(2, pair) for pair in neighbours(step_of(2, planted), EVENTS - 1)
-        }
-    assert found - {None}
+        pairs = neighbours(step_of(2, planted), EVENTS - 1)
+        assert any(complaint(2, pair) for pair in pairs)

@@ -91,6 +91,7 @@ def test_records_are_the_same_uncompiled(form: str) -> None:
     assert written[0] == written[1]
 
 
+@pytest.mark.slow
 def test_the_sums_that_runs_are_held_to_are_those_of_the_events() -> None:
     totals = [0] * 5
     for drawn, _ in blocks(Shape(), 2, NUMBER, END_MS, 100):

@@ -67,6 +67,7 @@ def false_alarms(days: int, noise_sd: float) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_quiet_series_raise_no_more_false_alarms_than_stated() -> None:
     """One a day: 4 in four days are at most 13 but for a chance of 1e-4 (Poisson). With twice the noise z = 4.6 is 2.3: 1 % of 500,000."""
     assert 0 < false_alarms(4, SD) <= 13

@@ -144,8 +144,8 @@ def test_the_interval_is_what_no_test_rejects(
                 )
 
 
-DRAWS = 4_000
-# Four standard errors of a share of 0.95 among 4,000: false alarms once in 16,000 runs.
+DRAWS = 2_000
+# Four standard errors of a share of 0.95 among 2,000: false alarms once in 16,000 runs.
 TOLERANCE = 4 * math.sqrt(0.95 * 0.05 / DRAWS)
 
 

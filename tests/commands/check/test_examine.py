@@ -280,6 +280,7 @@ def test_record_content_cannot_control_the_terminal(
     assert "\\x1b[2J" in out and "\\x9b31mkey" in out
 
 
+@pytest.mark.slow
 def test_parquet_is_looked_at_like_lines(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq

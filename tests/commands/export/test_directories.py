@@ -78,6 +78,7 @@ def test_an_output_is_in_its_directory_or_the_name_is_refused(
     assert sorted(os.listdir(tmp_path)) == sorted(expected_there)
 
 
+@pytest.mark.slow
 def test_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     for kind in KINDS:

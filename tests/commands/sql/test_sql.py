@@ -133,6 +133,7 @@ def test_a_query_reads_the_export_and_does_nothing_else(
     assert len(printed.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_query_ends_at_its_limits(quietcount: Quietcount, export: Path) -> None:
     printed = quietcount("sql --rows 3 --export", export, "from items", code=1)
     assert len(printed.out.splitlines()) == 4

@@ -73,6 +73,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     made.close()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_hundred_large_requests_leave_the_history_there(store: Store) -> None:
     """Each is answered whole, or told that others are; the writer goes on meanwhile."""
@@ -101,6 +102,7 @@ async def test_a_hundred_large_requests_leave_the_history_there(store: Store) ->
     assert Follower.written > before
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_writer_without_memory_ends_the_questions_and_goes_on(
     store: Store, caplog: pytest.LogCaptureFixture

@@ -65,6 +65,7 @@ async def rows(http: Client, query: str, kind: str, place: Path) -> Rows:
     return Rows(*found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @on_a_loop
 async def test_a_file_an_export_and_the_client_have_the_same_rows_to_the_bit(

@@ -199,6 +199,7 @@ def counters() -> list[tuple[Ranked, ...]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", counters())
 def test_released_noise_is_the_exact_sum_rounded(windows: tuple[Ranked, ...]) -> None:
     """Columns from tick to tick, after a restart and with more keys, against 40 digits."""
@@ -206,7 +207,7 @@ def test_released_noise_is_the_exact_sum_rounded(windows: tuple[Ranked, ...]) ->
     for t in range(1, 13):
         keys = TAGS[: 2 + t // 7]
         found = running.windows(t, keys)
-        if t not in (1, 6, 12):
+        if t not in (1, 12):
             continue
         again = RankColumns(windows, STREAM).windows(t, keys)
         for counter, noise, fresh in zip(windows, found, again, strict=True):

@@ -122,6 +122,7 @@ def by_source(messages: list[bytes], sources: list[int]) -> list[bytes]:
     return sorted(messages, key=lambda one: sources.index(decode(one).source))
 
 
+@pytest.mark.slow
 def test_one_tick_costs_what_the_exact_condition_says_and_more_their_composition() -> (
     None
 ):

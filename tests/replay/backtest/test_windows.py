@@ -200,6 +200,7 @@ def test_boards_have_the_counts_of_the_window(made: Made) -> None:
             assert row.released == dict(snapshot["items"]).get(row.label)
 
 
+@pytest.mark.slow
 def test_a_truth_that_forgets_a_tick_late_is_found(tmp_path: Path) -> None:
     """The control: the exact counts of a window that is one tick longer."""
     own = Exact.__init__
@@ -214,6 +215,7 @@ def test_a_truth_that_forgets_a_tick_late_is_found(tmp_path: Path) -> None:
         test_errors_recall_and_sums_are_those_of_the_window(late, SERIES[0])
 
 
+@pytest.mark.slow
 def test_every_window_is_an_outcome_of_one_run(tmp_path: Path) -> None:
     """Windows, hops and horizons can be varied; a series is compared where it is published."""
     settings = settings_of(tmp_path, [board()])

@@ -83,6 +83,7 @@ def test_users_and_public_keys_are_named(capsys: pytest.CaptureFixture[str]) -> 
     assert "at most 20 counts" in loss["privacy_unit_details"]
 
 
+@pytest.mark.slow
 def test_the_plans_page_has_the_same_facts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
