@@ -224,7 +224,7 @@ def test_nothing_is_subtracted_and_a_page_that_does_is_found(
 ) -> None:
     page = window.open(url)
     window.reads("#changes", "^Counted in the last 10 minutes: 150 ± 24")
-    window.reads("#changes", "Counted in the last day: 13,500 ± 60$")
+    window.reads("#changes", "last day, but only since .*: 13,500 ± 60$")
     page.click('.pick:has-text("tea")')
     began = clock(end_of(0))
     window.reads("#changes", f"Counted since {began}.* \\(orders\\): 1,300 ± 35$")
@@ -261,16 +261,40 @@ def test_the_line_has_no_cut_but_where_a_generation_begins(
     assert "Tick" not in page.inner_text("#reading")
     page.goto(f"{url}?histogram=products.10m&key=s2&item=tea&range=day")
     window.counts("#chart .cut", 1)
-    window.reads(
-        "#chart-note", "counting began anew: from there on the 10 minutes fills"
-    )
-    page.goto(f"{url}?histogram=products.1h&key=s2&item=tea")
     began = clock(end_of(ANEW - 1))
+    # Both rises are those of a window that fills: the first series began too.
+    note = f"the 10 minutes was not full yet: counting began at {clock(end_of(0))}.* and {began}"
+    window.reads("#chart-note", note)
+    window.counts("#chart .filling", 2)
+    page.goto(f"{url}?histogram=products.1h&key=s2&item=tea")
     window.reads("#period", f"; counting began at {began}\\.$")
     assert page.get_attribute('[data-range="day"]', "aria-pressed") == "true"
     assert page.is_hidden('[data-range="epoch"]')
     # No whole hour of the same noise is before it.
     assert marks(page) == {}
+
+
+def test_a_longer_window_says_since_when_it_is_counted(
+    window: Window, url: str
+) -> None:
+    """Counting began anew half an hour ago: of the day there is half an hour."""
+    window.open(f"{url}?histogram=products.10m&key=s2&item=tea&at={end_of(ANEW + 30)}")
+    only = f", but only since {clock(end_of(ANEW - 1))}.*, when counting began: "
+    window.reads("#changes", f"^Counted in the hour before{only}600 ± 40")
+    window.reads("#changes", f"Counted in the day before{only}9,000 ± 60$")
+
+
+def test_a_row_below_the_limit_says_why_it_is_shown(window: Window, url: str) -> None:
+    page = window.open(f"{url}?histogram=products.10m&key=s1")
+    marked = "tr.item.below .pick"
+    assert page.locator(marked).all_inner_texts() == ["tea", "pot"]
+    window.reads(
+        "#below", "^† Below the limit of 131 now.*earlier or in another window"
+    )
+    window.reads("#below", "as long as anything of it is left in the last day\\.$")
+    page.click('#windows-row button:has-text("Last hour")')
+    window.counts(marked, 0)
+    assert page.is_hidden("#below")
 
 
 def test_a_held_tick_is_the_last_point_of_its_line(window: Window, url: str) -> None:

@@ -24,7 +24,7 @@ import { startTips } from "./tips.js";
 import { View, isTick } from "./view.js";
 import { beginning, capital, epochName, moment, periodWords, slidingWords, timeZone, windowWords } from "./when.js";
 import { Earlier, namesOf, seriesLike, seriesOf, windowsOf } from "./windows.js";
-import { NOTHING, about, axisWords, band, count, duration, earlierBy, errorBar, fieldName, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, oneLine, purpose, quantileName, span, sumLegend, summaryWords, threshold, time, timeOf, windowBar } from "./words.js";
+import { NOTHING, about, axisWords, band, belowWords, count, duration, earlierBy, errorBar, fieldName, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, oneLine, purpose, quantileName, span, sumLegend, summaryWords, threshold, time, timeOf, windowBar } from "./words.js";
 
 const CATALOGUE_MS = 30000;
 const SOON_MS = 1000;
@@ -98,7 +98,7 @@ const mayExist = (histogram, key) => catalogue.state.kafka !== "live" || (catalo
 hooks.mayExist = mayExist;
 const changes = new Changes({ onChange: later, onNoToken: showLogin });
 const earlier = new Earlier({ onChange: later });
-const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, horizonOf, readWords: () => readWords(), first: () => periods.first, windows: () => windows(), totals: () => totals(), fieldName: () => fieldName(entry()), bandWords: (snapshot) => band(snapshot) });
+const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, changes, horizonOf, readWords: () => readWords(), first: () => periods.first, beganOf: (id) => periods.beganOf(id), windows: () => windows(), totals: () => totals(), fieldName: () => fieldName(entry()), bandWords: (snapshot) => band(snapshot) });
 const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
 
 // ---- what there is, and what is chosen of it
@@ -378,6 +378,7 @@ function draw() {
   byId("scroller").hidden = numeric ? shown !== null : !items;
   for (const id of ["find-row", "board-foot"]) byId(id).hidden = !items || numeric || !shown;
   byId("flat").hidden = true;
+  byId("below").hidden = true;
   byId("what").hidden = !snapshot || (items && !numeric);
   for (const id of ["summary", "shown"]) if (!items || numeric || !shown) set(byId(id), "");
   byId("numeric-legend").hidden = !numeric || !shown;
@@ -541,6 +542,8 @@ function drawItems(snapshot) {
   const hidden = element("span", truth ? `, ${count(truth.hidden)} hidden` : "");
   hidden.className = "exact";
   const found = view.find?.trim() ? `${count(board.rows.length)} of ` : "";
+  byId("below").hidden = !board.rows.some((row) => board.isBelow(row));
+  set(byId("below"), belowWords(snapshot, windows().map((one) => one.window_ms)));
   set(byId("newly-words"), `Newly shown: ${newlyWords(window)}.`);
   set(byId("summary"), summaryWords(board.ranked, snapshot.sd, rate ?? null));
   const flat = (change || window) && snapshot.sd !== null && board.all > 0 && !snapshot.items.some(([label, value]) => isCounted(least(change, label, value), snapshot.sd, total));

@@ -3,7 +3,7 @@
 import { byId, set } from "./dom.js";
 import { TIMES, ends, least, most, places } from "./noise.js";
 import { isApart, ordered, parseOrder } from "./order.js";
-import { NOTHING, about2sd, atMost, between, count, oneLine, placesWords, rated, restShare, short, sumWords, thresholdIsCount } from "./words.js";
+import { NOTHING, about2sd, atMost, between, count, oneLine, placesWords, rated, restShare, short, sumWords, thresholdIsCount, thresholdStays } from "./words.js";
 
 const AHEAD = 6;
 const TICKS = 4;
@@ -59,6 +59,7 @@ export class Board {
     this.before = before && { counts: new Map(before.snapshot.items), off: before.off, comparable: before.comparable, rest: before.rest };
     this.sum = snapshot.sum;
     this.limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? snapshot.threshold : null;
+    this.stays = thresholdStays(snapshot.mechanism);
     let low = 0;
     let high = 1;
     const rows = snapshot.items.map(([label, value], index) => {
@@ -110,6 +111,11 @@ export class Board {
     const was = this.before.counts.get(label);
     const off = this.before.off;
     return was === undefined || off === null ? null : [value - was - off, value - was + off];
+  }
+
+  // Whether a row is below what an item has to pass to be shown: it passed that before.
+  isBelow({ value }) {
+    return this.stays && this.limit !== null && value <= this.limit;
   }
 
   // Which column the rows are ordered by.
@@ -242,6 +248,7 @@ export class Board {
     tr.setAttribute("aria-rowindex", `${tr.index + 2}`);
     tr.classList.toggle("chosen", row.label === this.chosen);
     tr.classList.toggle("apart", row.apart);
+    tr.classList.toggle("below", this.isBelow(row));
     tr.button.setAttribute("aria-pressed", `${row.label === this.chosen}`);
     rank(c.rank, row);
     change(c.change, this.moves.of(row.label), this.newly);

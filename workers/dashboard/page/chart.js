@@ -39,7 +39,7 @@ export class Chart {
   // exact}], oldest first; half: half the width of the band, or null; value: null where nothing is shown; from: where an interval begins
   // whose increase the value is; open: it is not over; rate: what that is on average, in words. words.fromZero: the axis begins there.
   // words.numbered: the number of a tick says something. words.measured: values are no counts, and may have parts; then low and high are the ends of the band, or null. range: {step, joined,
-  // current}: the width of a step; whether lines go on from epoch to epoch, up to the current one.
+  // current, fills}: the width of a step; whether lines go on from epoch to epoch, up to the current one; when a window was not full.
   show(lines, words, range) {
     this.lines = lines.map((line) => ({ ...line, shown: line.points.filter((p) => p.value !== null) }));
     this.words = words;
@@ -69,11 +69,18 @@ export class Chart {
     // Where it does not begin at 0 a line looks steeper than it is.
     const above = this.limits.low > 0 ? `the axis begins at ${this.labels[0]}` : "";
     this.svg.append(drawing("text", { x: 2, y: 0.9 * font }, [this.words?.axis, above].filter((one) => one).join("; ")));
+    for (const [from, to] of this.range?.fills ?? []) this.shade(from, to);
     this.grid(font);
     for (const line of [...this.lines].reverse()) this.curve(line);
     this.cursor = drawing("g", {});
     this.svg.append(this.cursor);
     this.select(this.at);
+  }
+
+  // Marks a time in which a window was not full.
+  shade(from, to) {
+    const [left, right] = [from, to].map((at) => this.x(Math.min(this.last, Math.max(this.first, at))));
+    if (right > left) this.svg.append(drawing("rect", { class: "filling", x: left, width: Math.max(3, right - left), y: this.plot.top, height: this.plot.bottom - this.plot.top }));
   }
 
   scaleTime() {

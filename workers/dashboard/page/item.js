@@ -9,7 +9,7 @@ import { Lines, stepOf, stepWithin } from "./lines.js";
 import { NoToken, asked } from "./net.js";
 import { TIMES, canSubtract, ends, isCounted, least, mostHidden, share, shareOfAll } from "./noise.js";
 import { CHOSEN, RANGES, bounds, counted, rangeName, rates } from "./ranges.js";
-import { beginning, capital, dayWords, fromTo, gapWords, isMidnight, moment, timeZone } from "./when.js";
+import { beginning, capital, dayWords, fillingWords, fromTo, gapWords, isMidnight, moment, timeZone } from "./when.js";
 import { NOTHING, changeWords, count, duration, hiddenWords, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
 
 const HOUR_MS = 3600e3;
@@ -22,7 +22,7 @@ const SUMMED = ["mean", "sum"];
 export class Item {
   // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords(), horizonOf(histogram), changes: Changes,
   // first(): when the oldest tick that is kept ended, or null; windows(): of the histogram, if it has no epochs;
-  // totals(): other histograms, with epochs, that count the same
+  // totals(): other histograms, with epochs, that count the same; beganOf(id): when that series began, or null
   constructor(chart, view, hooks) {
     Object.assign(this, { chart, view, hooks, finals: [], finalsOf: "" });
     this.lines = new Lines(hooks);
@@ -184,10 +184,12 @@ export class Item {
     const empty = unit === null || unit === "epoch" ? texts.empty : NOTHING.counted;
     const axis = texts.axis ?? (unit === null && !this.span ? "Count" : "Counted");
     const { window } = snapshot;
+    const fills = window ? this.fills(lines[0].points, window.ms) : [];
     this.chart.show(lines, { ...texts, axis, numbered: !window, fromZero: unit !== null || this.span !== null || (Boolean(window) && !texts.measured), empty: loading ? NOTHING.asking : empty }, {
       step: unit === "epoch" ? Infinity : (wanted.step ?? wanted.width),
       joined,
       current: snapshot.id,
+      fills,
     });
     this.legend(lines);
     const falls = !texts.measured && unit === null && !window && !this.span && lines[0].points.some((one, i, all) => i > 0 && one.id === all[i - 1].id && one.value !== null && one.value < all[i - 1].value);
@@ -198,7 +200,15 @@ export class Item {
     const most = Math.max(...unseen.map((one) => one.most ?? -Infinity));
     const hidden = !unseen.length ? null : texts.measured ? "it cannot be said, nothing is drawn" : `the item was not shown, nothing is drawn${most <= 0 ? "" : window ? `: ${hiddenWords(most, window)}` : `: its total was at most about ${count(Math.ceil(most))}`}`;
     const again = !joined && beginnings(lines[0].points).length > 0;
-    this.note(wanted, unit, { joined, falls, gaps, hidden, again, window, began });
+    this.note(wanted, unit, { joined, falls, gaps, hidden, again, window, began, fills });
+  }
+
+  // From when to when the window of the points was not full, as counting had begun within it.
+  fills(points, ms) {
+    return [...new Set(points.map((one) => one.id))].flatMap((id) => {
+      const began = this.hooks.beganOf(id);
+      return began !== null && points.some((one) => one.id === id && one.end - ms < began) ? [[began, began + ms]] : [];
+    });
   }
 
   // A snapshot as if its counts were those of the window that the board shows.
@@ -265,7 +275,7 @@ export class Item {
     else this.hooks.onView({ with: view.with.filter((one) => one !== line.item) });
   }
 
-  note(wanted, unit, { joined, falls, gaps, hidden, again, window, began }) {
+  note(wanted, unit, { joined, falls, gaps, hidden, again, window, began, fills }) {
     const words = [];
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
@@ -279,7 +289,8 @@ export class Item {
     const every = wanted.step ?? wanted.width;
     const each = unit === null ? null : every === HOUR_MS ? "hour" : span(every);
     if (unit !== "epoch") words.push(...gapWords(gaps, this.hooks.now(), each, unit === null && wanted.step !== null, window));
-    if (again) words.push(window ? `At each vertical dotted line counting began anew: from there on the ${timeOf(window.ms)} fills again.` : "At each vertical dotted line counts began at zero again.");
+    if (fills.length) words.push(fillingWords(fills, window.ms, this.hooks.now()));
+    else if (again) words.push(window ? `At each vertical dotted line counting began anew: from there on the ${timeOf(window.ms)} fills again.` : "At each vertical dotted line counts began at zero again.");
     if (window) words.push(`Each point is of what came in the ${timeOf(window.ms)} before it.`);
     if (this.span?.ms) words.push(`Each point is of what was counted in the ${timeOf(this.span.ms)} before it.`);
     if (began) words.push(`Until ${moment(began.end, this.hooks.now())} not drawn: the item was not shown where that interval began; at most ${count(began.most)} were counted in it.`);
@@ -362,7 +373,9 @@ export class Item {
       if (value === undefined || found.sd === null || !isRunning(found.mechanism)) return [];
       const began = ms === null ? this.began.of(found) : null;
       if (ms === null && began === null) return [];
-      const when = ms === null ? `since ${isMidnight(began) ? "midnight UTC" : moment(began, this.hooks.now())} (${histogram})` : `in the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}`;
+      // All windows of a histogram begin to count together.
+      const late = ms !== null && end - ms < this.origin ? `, but only since ${moment(this.origin, this.hooks.now())}, when counting began` : "";
+      const when = ms === null ? `since ${isMidnight(began) ? "midnight UTC" : moment(began, this.hooks.now())} (${histogram})` : `in the ${paused ? `${timeOf(ms)} before` : `last ${timeOf(ms)}`}${late}`;
       const [low, high] = ends(found, item, value);
       return [changeWords(when, { value, low, high, isNew: false, sure: isCounted(value, found.sd, found.total_items ?? 1) })];
     });

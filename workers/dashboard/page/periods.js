@@ -52,6 +52,11 @@ export class Periods {
     return known || beginning(snapshot);
   }
 
+  // The same of any series; null where it is not known.
+  beganOf(id) {
+    return this.epochs.find((one) => one.id === id)?.began ?? null;
+  }
+
   // Whether that has been asked for, where it can be.
   knows(snapshot) {
     return !this.hooks.hasHistory() || this.epochs.some((one) => one.id === snapshot.id);

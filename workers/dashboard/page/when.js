@@ -99,4 +99,11 @@ export function gapWords(gaps, now, each, about, sliding) {
   return [`This dashboard has nothing ${named}${more}; what was counted then is in the later totals.`];
 }
 
+// Where windows were not full, [[from, to], ...]: counting had begun within them.
+export function fillingWords(fills, ms, now) {
+  const times = fills.map(([began]) => moment(began, now));
+  const when = [times.slice(0, -1).join(", "), times.at(-1)].filter((one) => one).join(" and ");
+  return `Where the background is shaded, the ${timeOf(ms)} was not full yet: counting began at ${when}, so the rise is the window filling.`;
+}
+
 export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);

@@ -103,6 +103,13 @@ export function threshold(snapshot, windows) {
   return say(count(Math.ceil(snapshot.threshold)));
 }
 
+// Why an item is shown whose count is below the limit; "" where that does not occur.
+export function belowWords({ threshold, mechanism, window }, windows) {
+  if (threshold === null || !thresholdStays(mechanism)) return "";
+  const stays = window ? `as long as anything of it is left in the last ${timeOf(windows.at(-1))}` : "until the epoch ends";
+  return `† Below the limit of ${count(Math.ceil(threshold))} now. It is shown because it passed the limit earlier${windows.length > 1 ? " or in another window" : ""}; it stays ${stays}.`;
+}
+
 // What an error bar says: two standard deviations of the noise, and whether counts are off for another reason too.
 // Over an unknown domain an item is shown when its noise was high; below the bar lies, at any of T ticks, a true count that is
 // sqrt(2 ln(40 T)) sd less, 1 time in 40 (docs/guarantee.md, "Error bars"). ticks: of the epoch, or null where it has no end.
