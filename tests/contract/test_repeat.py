@@ -115,28 +115,6 @@ def test_a_restart_that_makes_its_noise_anew_is_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_snapshot_carries_the_frame_and_the_promise_of_the_settings(
-    name: str,
-) -> None:
-    config = small(name)
-    snapshots = [json.loads(s.value) for s in Partition([config], 1).run(sent(name, 3))]
-    frame = {"histogram", "key", "epoch", "tick", "start", "end", "sd", "threshold"}
-    frame |= {"guarantee", "mechanism", "id", "page", "pages"}
-    for body in snapshots:
-        assert frame <= body.keys()
-        assert body["mechanism"] == config.mechanism
-        assert body["guarantee"]["epsilon"] == config.epsilon
-        assert body["guarantee"]["delta"] == config.delta
-        assert 0 < body["guarantee"]["rho"] < 10
-        for label, count in body.get("items", []):
-            assert label in LABELS
-            assert isinstance(count, int)
-    per_tick = Counter((body["key"], body["start"], body["page"]) for body in snapshots)
-    assert set(per_tick.values()) == {1}
-    assert {body["key"] for body in snapshots} == {"s1", "s2"}
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_the_same_events_in_another_order_of_arrival_give_the_same_items(
     name: str,
 ) -> None:

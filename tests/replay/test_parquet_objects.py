@@ -153,6 +153,7 @@ def test_parquet_and_json_agree(tmp_path: Path, name: str, size: int) -> None:
         (pa.timestamp("s"), "ms", T0 // 1_000),
         (pa.timestamp("ms"), "ms", T0),
         (pa.timestamp("us", "Asia/Tokyo"), "ms", T0 * 1_000 + 999),
+        (pa.uint64(), "ms", T0),
         (pa.timestamp("ns"), "ms", T0 * 1_000_000 + 999_999),
         (pa.timestamp("ns", "UTC"), "iso", T0 * 1_000_000 + 1),
         (pa.timestamp("us"), "s", T0 * 1_000),
@@ -177,7 +178,7 @@ def test_times_of_each_unit_and_type(
         times = pa.StructArray.from_arrays([times], ["at"])
         place = "t.at"
     pq.write_table(
-        pa.table({"t": times, "i": pa.array([5, 5])}), tmp_path / "a.parquet"
+        pa.table({"t": times, "i": pa.array(["5", "5"])}), tmp_path / "a.parquet"
     )
     of = {"key": "$all", "items": "i", "timestamp": place, "timestamp_unit": unit}
     given = settings(of, [{}])

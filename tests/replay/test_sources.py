@@ -189,29 +189,6 @@ def test_counts_come_from_maps_and_from_lists_of_structures(
     assert [number for number, _ in rejects] == [2, 3]
 
 
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (pa.timestamp("s"), [T0 // 1000]),
-        (pa.timestamp("ms", "UTC"), [T0]),
-        (pa.timestamp("us", "Europe/Berlin"), [T0 * 1000 + 999]),
-        (pa.timestamp("ns"), [T0 * 1_000_000 + 999_999]),
-        (pa.uint64(), [T0]),
-    ],
-)
-def test_times_are_whole_ms(
-    base: Settings, tmp_path: Path, kind: Any, values: list[int]
-) -> None:
-    times = pa.array(
-        [*values, None], kind if pa.types.is_integer(kind) else pa.int64()
-    ).cast(kind)
-    table = pa.table({"key": ["a", "a"], "items": ["x", "x"], "ts": times})
-    pq.write_table(table, tmp_path / "a.parquet")
-    events, rejects = read(base, tmp_path / "a.parquet")
-    assert [event[2] for event in events] == [T0]
-    assert rejects == [(2, "field 'ts' is null")]
-
-
 def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> None:
     table = pa.table(
         {"key": [b"a", b"\xff", b"a"], "items": [b"x", b"x", b"\xff"], "ts": [T0] * 3}
