@@ -297,8 +297,9 @@ class OwnBroker:
         properties = directory / "server.properties"
         # of a property that is there twice the last one counts
         settings = _PROPERTIES + further
-        ports = {"port": self.port, "controller": controller}
-        properties.write_text(settings.format(**ports, data=self.data))
+        properties.write_text(
+            settings.format(port=self.port, controller=controller, data=self.data)
+        )
         classpath = f"{jars}/*"
         options = ["-t", cluster or cluster_id(), "-c", str(properties)]
         if cluster is None:

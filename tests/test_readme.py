@@ -61,13 +61,15 @@ def shell(directory: Path, commands: str) -> subprocess.CompletedProcess[str]:
     bash = ["bash", "-eo", "pipefail", str(script)]
     place: Any = {"cwd": directory, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
     pipe = subprocess.PIPE
-    piped: Any = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": pipe,
-        "stderr": pipe,
-        "text": True,
-    }
-    process = subprocess.Popen(bash, start_new_session=True, **place, **piped)
+    process = subprocess.Popen(
+        bash,
+        start_new_session=True,
+        **place,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    )
     try:
         output, errors = process.communicate(timeout=PATIENCE_S)
     finally:
@@ -129,8 +131,9 @@ def test_totals_in_the_guarantee_are_what_its_code_gives(tmp_path: Path) -> None
     guarantee = (ROOT / "docs" / "guarantee.md").read_text()
     [(_, code)] = BLOCK.findall(guarantee)
     command = [sys.executable, "-c", code + "print(round(epsilon, 2), delta)"]
-    place: Any = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-    done = subprocess.check_output(command, text=True, **place)
+    done = subprocess.check_output(
+        command, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     epsilon, delta = done.replace("e-0", "e-").split()
     assert f"epsilon = {epsilon} at delta = {delta}" in " ".join(guarantee.split())
 

@@ -65,14 +65,15 @@ class Scene:
         )
 
     def _progress(self, *_: object) -> SourceProgress:
-        of = {
-            "version": VERSION,
-            "offset": 0,
-            "watermark": 5,
-            "sources": 2,
-            "topic_id": "id",
-        }
-        return SourceProgress(**of, joined=self.joined, owners=self.known)  # type: ignore[arg-type]  # by name
+        return SourceProgress(
+            version=VERSION,
+            offset=0,
+            watermark=5,
+            sources=2,
+            topic_id="id",
+            joined=self.joined,
+            owners=self.known,
+        )
 
     def _add(self, _: Connection, topic: str, partitions: int) -> None:
         if self.denied:

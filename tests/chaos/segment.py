@@ -79,11 +79,18 @@ def site_of(bootstrap: str, directory: Path, segment: Segment) -> Site:
         more["horizon"] = segment.horizon
     if segment.clock.endswith("y"):
         more["tick"] = "7d"  # of one second there would be 31 million to publish
-    bounds = {"max_items": 3, "max_count": 2, "domain": LABELS[:30], "split": OWNERS}
     second = {} if "tick" in more else {"tick": "2s"}
     histograms = (
         unk("unknown", **more),
-        known("known", keys=KEYS, **bounds, **(more | second)),
+        known(
+            "known",
+            keys=KEYS,
+            max_items=3,
+            max_count=2,
+            domain=LABELS[:30],
+            split=OWNERS,
+            **(more | second),
+        ),
     )
     privacy: dict[str, Any] = {"unit": segment.unit, "rekey": segment.rekey}
     if segment.ceiling:

@@ -54,13 +54,19 @@ def in_parts(
     for part, own in enumerate(items, 1):
         cuts = [own[:2], own[2:]] if len(own) > 2 else [own]
         for page, some in enumerate(cuts, 1):
-            place: Any = {
-                "part": part,
-                "parts": len(items),
-                "page": page,
-                "pages": len(cuts),
-            }
-            found.append(orjson.dumps(message(tick, some, **place, **changes)))
+            found.append(
+                orjson.dumps(
+                    message(
+                        tick,
+                        some,
+                        part=part,
+                        parts=len(items),
+                        page=page,
+                        pages=len(cuts),
+                        **changes,
+                    )
+                )
+            )
     return found
 
 

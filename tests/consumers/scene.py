@@ -36,8 +36,9 @@ LABELS = [
     "lemon",
     "jar",
     "tray",
+    "\x1b[31mred\u202e",
+    "filter",
 ]
-LABELS += ["\x1b[31mred\u202e", "filter"]
 SECONDS = 40
 # Of the histogram "items".
 EPOCH_TICKS = 16
@@ -61,9 +62,15 @@ class Scene:
         return "--bootstrap", self.site.connection.bootstrap, "--topic", topic, *further
 
     def agent(self, directory: Path, topic: str, level: str) -> Program:
-        place = {"BOOTSTRAP": self.site.connection.bootstrap, "TOPIC": topic}
         options = ("worker", "--without-web", "-l", level)
-        return Program(directory, "agent.py", *options, **place, GROUP=f"{topic}-agent")
+        return Program(
+            directory,
+            "agent.py",
+            *options,
+            BOOTSTRAP=self.site.connection.bootstrap,
+            TOPIC=topic,
+            GROUP=f"{topic}-agent",
+        )
 
     def whole(self, histogram: str) -> dict[Place, Document]:
         """The snapshots of a histogram, pages joined; in the order of each stream key."""
@@ -125,10 +132,13 @@ class Program:
     ) -> None:
         self._log = directory / f"{example}-{uuid.uuid4().hex[:8]}.log"
         command = [sys.executable, str(EXAMPLES / example), *arguments]
-        place: Any = {"cwd": directory, "env": {**os.environ, **environment}}
         with self._log.open("wb") as output:
             self.process = subprocess.Popen(
-                command, stdout=output, stderr=output, **place
+                command,
+                stdout=output,
+                stderr=output,
+                cwd=directory,
+                env={**os.environ, **environment},
             )
 
     def __enter__(self) -> Self:
@@ -159,9 +169,13 @@ def run(
     example: str, *arguments: str, directory: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / example), *arguments]
-    printed: Any = {"capture_output": True, "text": True}
     return subprocess.run(
-        command, cwd=directory, timeout=PATIENCE_S, check=False, **printed
+        command,
+        cwd=directory,
+        timeout=PATIENCE_S,
+        check=False,
+        capture_output=True,
+        text=True,
     )
 
 
@@ -205,18 +219,25 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
         datetime.fromtimestamp(base // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     )
     # What is planted twice would be shown with a chance of 2e-5 with a delta of 1e-6, of 5e-9 with this one.
-    epochs: Any = {
-        "horizon": EPOCH_TICKS,
-        "start": start,
-        "windows": ["1s", "5s"],
-    }
-    items = unk("items", keys=["s1", "s2"], delta=1e-10, **epochs)
+    items = unk(
+        "items",
+        keys=["s1", "s2"],
+        delta=1e-10,
+        horizon=EPOCH_TICKS,
+        start=start,
+        windows=["1s", "5s"],
+    )
     large = known("large", tick="10s", keys=["s1"], domain_file="large.txt")
     del large["domain"]
-    asked: Any = {"mechanism": "two_level_k", "queries": ["max", "top_k_select:2"]}
     parts = unk("parts", tick="2s", keys=["s1", "s2"], delta=1e-10, split=2)
     answers = known(
-        "answers", tick="10s", horizon=64, domain=names, keys=["s1"], **asked
+        "answers",
+        tick="10s",
+        horizon=64,
+        domain=names,
+        keys=["s1"],
+        mechanism="two_level_k",
+        queries=["max", "top_k_select:2"],
     )
     site = Site(
         bootstrap, directory, [items, large, parts, answers], partitions=2, owners=2

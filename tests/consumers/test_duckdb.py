@@ -92,9 +92,13 @@ values = [json.dumps(one).encode() for one in json.loads(sys.stdin.read())]
 assert sink.take([Record(0, place, value) for place, value in enumerate(values)]) == 1
 sink.close()
 """
-    given: Any = {"input": json.dumps(records), "cwd": tmp_path, "text": True}
     subprocess.run(
-        [sys.executable, "-c", fill], timeout=PATIENCE_S, check=True, **given
+        [sys.executable, "-c", fill],
+        timeout=PATIENCE_S,
+        check=True,
+        input=json.dumps(records),
+        cwd=tmp_path,
+        text=True,
     )
     assert stored(tmp_path / "board.duckdb") == expected([whole])
 

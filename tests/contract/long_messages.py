@@ -306,13 +306,11 @@ def rejects() -> list[Outgoing]:
     made = []
     for key, value, own in itertools.product(*sizes, further):
         record = "rejects", b"\xff" * key, b"\xff" * value
-        fields: Any = {
-            "reason": reason,
-            "source": source,
-            "time_ms": LARGEST,
-            "further": own,
-        }
-        made.append(rejected(*record, **fields))
+        made.append(
+            rejected(
+                *record, reason=reason, source=source, time_ms=LARGEST, further=own
+            )
+        )
     return made
 
 

@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
@@ -105,8 +104,21 @@ def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
 def test_batches_of_incompressible_messages_fit_as_well(sender: Sender) -> None:
     """Kafka limits batches: two messages that fit alone must not travel together."""
     topic = f"{sender.store.changelog.topic}-narrow"
-    sizes = [MESSAGE_BYTES, 1, 900_000, 99_000, 99_900, 100_000, 990_000, 10]
-    sizes += [500_000, 499_000, 499_900, 500_000, *[9_973] * 300]
+    sizes = [
+        MESSAGE_BYTES,
+        1,
+        900_000,
+        99_000,
+        99_900,
+        100_000,
+        990_000,
+        10,
+        500_000,
+        499_000,
+        499_900,
+        500_000,
+        *[9_973] * 300,
+    ]
     before = end_of(sender.connection, topic, 0)
     messages = [Outgoing(topic, 0, None, os.urandom(size)) for size in sizes]
     sender.transact(messages, [(b"batches", b"")], 0)
@@ -144,8 +156,13 @@ def test_a_block_of_1_024_of_the_longest_labels_is_refused_by_the_broker(
     assert size > TOPIC_BYTES
     producer = sender.connection.producer(None, **{"message.max.bytes": 4_000_000})
     errors: list[object] = []
-    refused: Any = {"on_delivery": lambda error, _: errors.append(error)}
-    producer.produce(sender.store.changelog.topic, os.urandom(size), b"L", 0, **refused)
+    producer.produce(
+        sender.store.changelog.topic,
+        os.urandom(size),
+        b"L",
+        0,
+        on_delivery=lambda error, _: errors.append(error),
+    )
     producer.flush(60)
     assert "MSG_SIZE_TOO_LARGE" in str(errors)
 

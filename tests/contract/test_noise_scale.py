@@ -23,7 +23,15 @@ import pytest
 
 from tests.contract.probe import Probe
 from tests.contract.stage import NAME, Run, Tick, steps_of, worst
-from tests.contract.variants import MAXIMA, PER_TICK, TICKS, VARIANTS, Variant, built
+from tests.contract.variants import (
+    MAXIMA,
+    ONE_OF_EACH,
+    PER_TICK,
+    TICKS,
+    VARIANTS,
+    Variant,
+    built,
+)
 from workers.mechanisms.counters.ranks import ranks_of
 from workers.mechanisms.mechanism import Items, Mechanism, Release, WindowReleases
 from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
@@ -45,11 +53,6 @@ LEAST = 400
 LEAST_PICKS = 1500
 # Half the variance is 1 / 2 off, and Z standard errors are less.
 PRECISE = 0.11
-# The last variant of each mechanism and algorithm.
-PLANTED = {
-    (one.mechanism, one.options.get("algorithm"), "windows" in one.options): one
-    for one in VARIANTS
-}
 
 
 @dataclass(frozen=True)
@@ -279,7 +282,7 @@ def test_noise_is_as_large_as_stated(variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("factor", [Fraction(1, 2), Fraction(2)])
-@pytest.mark.parametrize("variant", PLANTED.values(), ids=str)
+@pytest.mark.parametrize("variant", ONE_OF_EACH, ids=str)
 def test_half_and_double_the_variance_are_rejected(
     variant: Variant, factor: Fraction
 ) -> None:

@@ -417,8 +417,12 @@ def test_all_names_over_an_unknown_domain_are_charged_for_discovery() -> None:
 
 # ---- user items that count several times: parts may come in several ticks, and all are charged ----
 
-COUNTS: dict[str, object] = {"max_items_per_user": 3, "max_count": 6}
-COUNTS |= {"max_items": 1, "epsilon": 0.5}
+COUNTS: dict[str, object] = {
+    "max_items_per_user": 3,
+    "max_count": 6,
+    "max_items": 1,
+    "epsilon": 0.5,
+}
 IN_PARTS = [
     Variant("positive_gauss", "", COUNTS, "user"),
     Variant("positive_laplace", "", COUNTS, "user"),

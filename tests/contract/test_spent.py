@@ -84,8 +84,14 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
 
 
 def sparse(switches: int, top_k: int) -> HistogramConfig:
-    options: dict[str, object] = {"domain": DOMAIN, "eta": 100, "epsilon": 20.0}
-    return made("sparse_gumb", **options, top_k=top_k, switches=switches)
+    return made(
+        "sparse_gumb",
+        domain=DOMAIN,
+        eta=100,
+        epsilon=20.0,
+        top_k=top_k,
+        switches=switches,
+    )
 
 
 @cache
@@ -104,7 +110,7 @@ def overtaking() -> Sequence[Event]:
 @cache
 def overtaking_sent() -> Sequence[bytes]:
     """Return the messages; stage 1 knows only the lane, not switches or picks."""
-    [messages] = contribute([overtaking()], [sparse(1, 1)], owners=1, step=10)
+    [messages] = contribute([overtaking()], [sparse(1, 1)], owners=1, step=500)
     return messages
 
 

@@ -70,12 +70,12 @@ class Broker:
             if len(self.controllers) > 1
             else self.controllers[0]
         )
-        answer = {
-            "brokers": {1: None},
-            "controller_id": controller,
-            "cluster_id": self.cluster_id,
-        }
-        return SimpleNamespace(topics=dict.fromkeys(self.ids, topic), **answer)
+        return SimpleNamespace(
+            topics=dict.fromkeys(self.ids, topic),
+            brokers={1: None},
+            controller_id=controller,
+            cluster_id=self.cluster_id,
+        )
 
     def describe_topics(
         self, names: TopicCollection, request_timeout: float
@@ -228,13 +228,16 @@ def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:
 
 def histogram(stream: str) -> Histogram:
     config = unk()
-    names: Any = {
-        "worker": "w",
-        "topic": "w.h",
-        "stream": stream,
-        "events": {"topic": "e"},
-    }
-    return Histogram(config, build(config), **names, key=KEY, owner=(0, 1))
+    return Histogram(
+        config,
+        build(config),
+        worker="w",
+        topic="w.h",
+        stream=stream,
+        events={"topic": "e"},
+        key=KEY,
+        owner=(0, 1),
+    )
 
 
 def test_state_that_was_made_without_ids_is_refused() -> None:
@@ -257,8 +260,15 @@ def restore(directory: Path, stored: str | None, events_id: str) -> None:
     """Restore stage 1 from progress made under id `stored`, where the topic has `events_id`."""
     shard = Scene(directory).contribute[0]
     shard._place = Place(0, SourceTopic("events", 2, events_id), 0)
-    times: Any = {"watermark": None, "first": None, "sequences": [0], "sources": 2}
-    progress = ContributeProgress(version=VERSION, offset=3, topic_id=stored, **times)
+    progress = ContributeProgress(
+        version=VERSION,
+        offset=3,
+        topic_id=stored,
+        watermark=None,
+        first=None,
+        sequences=[0],
+        sources=2,
+    )
     shard.store.open().write([(PROGRESS, msgspec.json.encode(progress))], 1)
     shard.restore()
 

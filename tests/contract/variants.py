@@ -221,6 +221,15 @@ VARIANTS = [
 ]
 
 
+#: The last variant of each mechanism and algorithm: for controls that look at what is not in the options.
+ONE_OF_EACH = tuple(
+    {
+        (one.mechanism, one.options.get("algorithm"), "windows" in one.options): one
+        for one in VARIANTS
+    }.values()
+)
+
+
 def named(name: str) -> Variant:
     return next(variant for variant in VARIANTS if str(variant) == name)
 

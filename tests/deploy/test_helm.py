@@ -165,8 +165,9 @@ def test_every_value_has_an_effect_and_no_others_are_taken(
     slips: list[dict[str, Any]] = [
         {"replicas": 3},
         {"monitoring": {"interval": "soon"}},
+        {"worker": {"replcas": 3}},
+        {"worker": {"replicas": 0}},
     ]
-    slips += [{"worker": {"replcas": 3}}, {"worker": {"replicas": 0}}]
     for wrong in slips:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(GIVEN | wrong, schema)

@@ -146,8 +146,6 @@ def corpus() -> list[bytes]:
         *(part + good for part in before),
         *(good + part for part in behind),
         good.replace(b":", b"\n:\r "),
-    ]
-    odd += [
         b"[" + good + b"]",
         good.decode().encode("utf-16"),
         good.decode().encode("utf-32"),

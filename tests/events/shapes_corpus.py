@@ -296,8 +296,13 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 def document(
     events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None
 ) -> dict[str, Any]:
-    bounds: dict[str, Any] = {"tick": "10s", "horizon": 10, "max_items": 3}
-    bounds |= {"epsilon": 1.0, "delta": 1e-9}
+    bounds: dict[str, Any] = {
+        "tick": "10s",
+        "horizon": 10,
+        "max_items": 3,
+        "epsilon": 1.0,
+        "delta": 1e-9,
+    }
     if user is not None:
         bounds["max_items_per_user"] = 5
     sections = []

@@ -49,8 +49,13 @@ NUMBERS: dict[str, object] = {text: Decimal(text) for text in EXACT} | {
     "9" * 30: int("9" * 30),
     "-0": 0,
 }
-NUMBERS |= {"1e401": float("inf"), "-1e999999": float("-inf"), "1e-401": 0.0}
-NUMBERS |= {"1e99999999999999999999": float("inf"), "-1e-99999999999999999999": -0.0}
+NUMBERS |= {
+    "1e401": float("inf"),
+    "-1e999999": float("-inf"),
+    "1e-401": 0.0,
+    "1e99999999999999999999": float("inf"),
+    "-1e-99999999999999999999": -0.0,
+}
 
 
 @pytest.mark.parametrize(("text", "expected"), NUMBERS.items())
@@ -108,8 +113,9 @@ def test_any_name_is_found() -> None:
         "žluťoučký",
         "商品",
         "\U0001f600",
+        "__init__",
+        "total",
     ]
-    names += ["__init__", "total"]
     pairs = enumerate(product(names, repeat=2))
     JsonDecoder(build([Wanted(pair, None, slot) for slot, pair in pairs]))
     code = f"""

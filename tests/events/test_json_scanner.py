@@ -393,8 +393,12 @@ def scanned(records: Records) -> Iterator[FieldSpans]:
 
 def test_what_is_decoded_lies_behind_the_bytes_of_the_batch() -> None:
     """Only records that were read have decoded text; without any, bytes are not copied."""
-    values = [b'{"m":"\\u0061\\u0062"}', b'{"m":"\\u0063","x":}']
-    values += [b'{"m":"d","x":"\\u00e9"}', b'{"m":{"\\n":1,"e":2}}']
+    values = [
+        b'{"m":"\\u0061\\u0062"}',
+        b'{"m":"\\u0063","x":}',
+        b'{"m":"d","x":"\\u00e9"}',
+        b'{"m":{"\\n":1,"e":2}}',
+    ]
     records = Records.of(values)
     [logs] = scanned(records)
     assert logs.data.tobytes() == b"".join(values) + b"ab\n"

@@ -185,8 +185,15 @@ def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
 
 def test_a_user_is_a_string_a_whole_number_or_the_record_key() -> None:
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
-    good = {b'"ann"': b"ann", b"17": b"17", b'"17"': b"17", b"-17": b"-17"}
-    good |= {b"-0": b"0", b"9" * 30: b"9" * 30, b'""': b""}
+    good = {
+        b'"ann"': b"ann",
+        b"17": b"17",
+        b'"17"': b"17",
+        b"-17": b"-17",
+        b"-0": b"0",
+        b"9" * 30: b"9" * 30,
+        b'""': b"",
+    }
     bad = [b"1.5", b"1e2", b"true", b"null", b"9" * 5_000]
     values = [b'{"shop":"s","q":["a"],"who":%b}' % user for user in [*good, *bad]]
     long = [

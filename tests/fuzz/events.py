@@ -93,8 +93,16 @@ def compared_by_case(
     def run(data: bytes) -> str:
         return run_many([data])[0]
 
-    of_batch: Any = {"run_many": run_many, "batch": BATCH, "memory_bytes": BATCH_MEMORY}
-    return Target(name, run, seeds, tokens, max_bytes=MAX_BYTES, **of_batch)
+    return Target(
+        name,
+        run,
+        seeds,
+        tokens,
+        max_bytes=MAX_BYTES,
+        run_many=run_many,
+        batch=BATCH,
+        memory_bytes=BATCH_MEMORY,
+    )
 
 
 def _encoded(case: Case, records: Records, fmt: Format | None) -> None:

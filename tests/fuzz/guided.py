@@ -41,8 +41,13 @@ def main() -> None:
         with suppress(*target.documented):
             target.run(data)
 
-    limits = [f"-max_total_time={given.seconds}", f"-max_len={target.max_bytes}"]
-    limits += ["-timeout=60", "-rss_limit_mb=2048", f"-artifact_prefix={found}/"]
+    limits = [
+        f"-max_total_time={given.seconds}",
+        f"-max_len={target.max_bytes}",
+        "-timeout=60",
+        "-rss_limit_mb=2048",
+        f"-artifact_prefix={found}/",
+    ]
     atheris.Setup([sys.argv[0], str(found), *limits], run)
     atheris.Fuzz()
 

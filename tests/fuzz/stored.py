@@ -121,15 +121,15 @@ def contributed() -> Target:
         }
         for ticks in (1, 3):
             counted = [rows(lane, tick, tally, KEY) for tick in range(1, ticks + 1)]
-            numbers: Any = {
-                "source": 0,
-                "sequence": 0,
-                "offset": 12,
-                "watermark": 5,
-                "first": 1,
-            }
             made = contributions.messages(
-                counted, **numbers, key=KEY.fingerprint, max_bytes=1_700
+                counted,
+                source=0,
+                sequence=0,
+                offset=12,
+                watermark=5,
+                first=1,
+                key=KEY.fingerprint,
+                max_bytes=1_700,
             )
             seeds += [each.encoded() for each in made]
 

@@ -163,13 +163,16 @@ class Log:
         self.connection = Connection(bootstrap)
         self.name = unique("changelog")
         self.changelog = Changelog(self.name, 0)
-        soon = {
-            "segment_ms": "200",
-            "max_compaction_lag_ms": "500",
-            "delete_retention_ms": "0",
-        }
-        soon |= {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.001"}
-        create_topic(self.connection, self.name, 1, **soon)
+        create_topic(
+            self.connection,
+            self.name,
+            1,
+            segment_ms="200",
+            max_compaction_lag_ms="500",
+            delete_retention_ms="0",
+            cleanup_policy="compact",
+            min_cleanable_dirty_ratio="0.001",
+        )
         self.producer = self.connection.producer(None, **{"linger.ms": 5})
 
     def append(self, *changes: Change) -> None:

@@ -12,8 +12,15 @@ from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 
-SMALL: dict[str, Any] = {"name": "h", "tick_ms": 1, "horizon": 64, "keys": "public"}
-SMALL |= {"max_items": 1, "epsilon": 1.0, "delta": 1e-6}
+SMALL: dict[str, Any] = {
+    "name": "h",
+    "tick_ms": 1,
+    "horizon": 64,
+    "keys": "public",
+    "max_items": 1,
+    "epsilon": 1.0,
+    "delta": 1e-6,
+}
 # A key and noise that no test depends on.
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))

@@ -147,9 +147,13 @@ def contribute(
                     intakes[new].restore(intake.watermark, None)
                     begun[new] = round_ + 1
                 known += more
-            of: dict[str, Any] = {"sources": known, "joining": joining, "owners": knows}
             commit = intake.take_messages(
-                source=source, sequences=sequences[source], offset=at, **of
+                source=source,
+                sequences=sequences[source],
+                offset=at,
+                sources=known,
+                joining=joining,
+                owners=knows,
             )
             for owner, message in commit:
                 out[owner].append(message.encoded())
@@ -162,8 +166,10 @@ def histogram_of(config: HistogramConfig, **changes: Any) -> Histogram:
         "worker": "w",
         "topic": f"w.{config.name}",
         "stream": "test",
+        "events": {"items": "items"},
+        "key": KEY,
+        "owner": (0, 1),
     }
-    given |= {"events": {"items": "items"}, "key": KEY, "owner": (0, 1)}
     return Histogram(config, build(config), **given | changes)
 
 

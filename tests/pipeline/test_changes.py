@@ -2,7 +2,6 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,13 +20,15 @@ EXAMPLES = ROOT / "examples" / "mechanisms"
 def histogram(path: Path) -> Histogram:
     """Return a settings file's histogram, before its first tick."""
     settings = load(path)
-    own: dict[str, Any] = {
-        "key": NoiseKey(bytes(32)),
-        "stream": "test",
-        "owner": 0,
-        "owners": 1,
-    }
-    [found] = histograms(Histogram, settings, mechanisms(settings), **own)
+    [found] = histograms(
+        Histogram,
+        settings,
+        mechanisms(settings),
+        key=NoiseKey(bytes(32)),
+        stream="test",
+        owner=0,
+        owners=1,
+    )
     return found
 
 

@@ -1,7 +1,5 @@
 """Messages of a commit hold exactly what was counted, at any size, within the message limit."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,14 +25,17 @@ Counts = dict[str, dict[str, int]]  # by stream key and label
 
 def encoded(tallies: list[Counts], max_bytes: int) -> list[bytes]:
     counted = [rows(LANE, tick, tally, KEY) for tick, tally in enumerate(tallies, 1)]
-    numbers: dict[str, Any] = {
-        "source": 3,
-        "sequence": 70,
-        "offset": 12,
-        "watermark": 5,
-    }
     key = KEY.fingerprint
-    found = messages(counted, **numbers, first=None, key=key, max_bytes=max_bytes)
+    found = messages(
+        counted,
+        source=3,
+        sequence=70,
+        offset=12,
+        watermark=5,
+        first=None,
+        key=key,
+        max_bytes=max_bytes,
+    )
     return [message.encoded() for message in found]
 
 

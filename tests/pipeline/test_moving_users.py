@@ -86,19 +86,17 @@ def joining(
     intake.add(columns([("k", [label], at) for label in events], reader()))
     rows = intake._builder.build(intake._tallies.take(), Owners(1))[0]
     rows = [msgspec.structs.replace(each, lane=lane) for each in rows]
-    numbers = {
-        "source": source,
-        "sequence": sequence,
-        "offset": 0,
-        "watermark": 10,
-        "first": 5,
-    }
-    of = {
-        "key": KEY.fingerprint,
-        "sources": sources,
-        "users_from": 80 if sources > 1 else None,
-    }
-    [message] = messages(rows, **numbers, **of)  # type: ignore[arg-type]  # of different types
+    [message] = messages(
+        rows,
+        source=source,
+        sequence=sequence,
+        offset=0,
+        watermark=10,
+        first=5,
+        key=KEY.fingerprint,
+        sources=sources,
+        users_from=80 if sources > 1 else None,
+    )
     return message
 
 

@@ -38,9 +38,15 @@ def board(**changes: Any) -> HistogramConfig:
 
 
 def known(**changes: Any) -> HistogramConfig:
-    values: dict[str, Any] = {"name": "h", "tick_ms": 10, "keys": ("k", "l")}
-    values |= {"max_items": 2, "epsilon": 40.0, "delta": 1e-6}
-    values |= {"domain": ("a", "b", "c")}
+    values: dict[str, Any] = {
+        "name": "h",
+        "tick_ms": 10,
+        "keys": ("k", "l"),
+        "max_items": 2,
+        "epsilon": 40.0,
+        "delta": 1e-6,
+        "domain": ("a", "b", "c"),
+    }
     return MECHANISMS["known_base"](**values | NO_EPOCHS | changes)
 
 
@@ -130,9 +136,16 @@ def test_restarts_change_no_byte(config: HistogramConfig, seed: int) -> None:
 
 def replayed(config: HistogramConfig, messages: list[bytes]) -> list[Snapshot]:
     """Return what `replay` writes: it has one owner partition."""
-    given: dict[str, Any] = {"worker": "w", "topic": "w.h", "stream": "test"}
-    given |= {"events": {"items": "items"}, "key": KEY, "owner": (0, 1)}
-    alone = ReplayHistogram(config, build(config), **given)
+    alone = ReplayHistogram(
+        config,
+        build(config),
+        worker="w",
+        topic="w.h",
+        stream="test",
+        events={"items": "items"},
+        key=KEY,
+        owner=(0, 1),
+    )
     merge = Merge([alone], key=KEY, sources=1, owners=1)
     for offset, message in enumerate(messages):
         merge.receive(message, offset)

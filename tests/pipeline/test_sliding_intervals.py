@@ -56,8 +56,9 @@ def case(events: list[Event], **changes: Any) -> Case:
         "windows": list(WINDOWS),
         "hop": 2,
         "epsilon": 50.0,
+        "max_count": MOST,
+        "count": "lines[].qty",
     }
-    base |= {"max_count": MOST, "count": "lines[].qty"}
     body = document(**base | changes)
     if "buckets" in changes:
         body["histogram"][0].pop("sum")
@@ -119,9 +120,15 @@ def of_numbers() -> Case:
         }
         shop = KEYS[i % NUMBER]
         events.append({"shop": shop, "ts": at_tick(i, number), "lines": [line]})
-    own: dict[str, Any] = {"items": "lines[].value", "buckets": list(EDGES)}
-    own |= {"max_items": 1, "quantiles": [0.5]}
-    return case(events, mechanism="known_base", keys=KEYS, **own)
+    return case(
+        events,
+        mechanism="known_base",
+        keys=KEYS,
+        items="lines[].value",
+        buckets=list(EDGES),
+        max_items=1,
+        quantiles=[0.5],
+    )
 
 
 def published(one: Case) -> list[Body]:

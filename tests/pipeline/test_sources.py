@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -103,15 +102,15 @@ def restored(
     shard._stream = replace(shard._stream, sources=now)
     shard._place = next(iter(now))
     shard._sources = now
-    log: dict[str, Any] = {
-        "offset": 3,
-        "watermark": None,
-        "first": None,
-        "sequences": [0],
-    }
     topic_id = next(iter(then)).topic.id
     progress = ContributeProgress(
-        version=VERSION, sources=len(then), topic_id=topic_id, **log
+        version=VERSION,
+        sources=len(then),
+        topic_id=topic_id,
+        offset=3,
+        watermark=None,
+        first=None,
+        sequences=[0],
     )
     shard._set_stored = now.plain
     stored = [(SOURCES, then.encoded())] if told else []

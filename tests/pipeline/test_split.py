@@ -119,13 +119,16 @@ def test_one_partition_that_has_all_parts_publishes_the_same_bytes(number: int) 
     """That is how `replay` runs: it has one owner partition."""
     config = configs(split=3)[number]
     [messages] = contribute(events(), [config], owners=1)
-    given: Any = {
-        "worker": "w",
-        "topic": "w.h",
-        "stream": "test",
-        "events": {"items": "items"},
-    }
-    alone = ReplayHistogram(config, build(config), key=KEY, owner=(0, 1), **given)
+    alone = ReplayHistogram(
+        config,
+        build(config),
+        key=KEY,
+        owner=(0, 1),
+        worker="w",
+        topic="w.h",
+        stream="test",
+        events={"items": "items"},
+    )
     replayed = Merge([alone], key=KEY, sources=2, owners=1)
     for offset, message in enumerate(messages):
         replayed.receive(message, offset)

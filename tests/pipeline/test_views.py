@@ -18,8 +18,13 @@ from workers.pipeline.intake import Intake
 from workers.settings.settings import Settings, settings_of
 
 KEY = NoiseKey(bytes(32))
-EVENTS = {"key": "shop", "items": "lines[].sku", "count": "lines[].qty"}
-EVENTS |= {"timestamp": "ts", "missing": "empty"}
+EVENTS = {
+    "key": "shop",
+    "items": "lines[].sku",
+    "count": "lines[].qty",
+    "timestamp": "ts",
+    "missing": "empty",
+}
 OWN: list[dict[str, Any]] = [
     {"max_count": 9},
     {"items": "country", "where": [{"field": "type", "in": ["purchase"]}]},

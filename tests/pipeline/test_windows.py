@@ -21,8 +21,15 @@ pytestmark = pytest.mark.slow
 # one count, so rounding does not show.
 ITEMS = 20_000
 TICKS = 19
-COMMON: dict[str, Any] = {"name": "h", "tick_ms": 10, "horizon": 32, "keys": ("k",)}
-COMMON |= {"max_items": 2, "epsilon": 0.5, "delta": 1e-6}
+COMMON: dict[str, Any] = {
+    "name": "h",
+    "tick_ms": 10,
+    "horizon": 32,
+    "keys": ("k",),
+    "max_items": 2,
+    "epsilon": 0.5,
+    "delta": 1e-6,
+}
 DOMAIN = tuple(f"i{number}" for number in range(ITEMS))
 SUM = parse_sum({"field": "price", "from": 50, "to": 100, "step": 0.5})
 

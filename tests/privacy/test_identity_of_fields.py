@@ -21,8 +21,15 @@ from workers.pipeline.histogram import Histogram
 from workers.settings.settings import settings_of
 
 DOMAIN = ("a", "b", "c", "d")
-SHARED: dict[str, object] = {"name": "h", "tick_ms": 10, "horizon": 64, "max_items": 2}
-SHARED |= {"epsilon": 1.0, "delta": 1e-6, "keys": ("s",)}
+SHARED: dict[str, object] = {
+    "name": "h",
+    "tick_ms": 10,
+    "horizon": 64,
+    "max_items": 2,
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "keys": ("s",),
+}
 OWN: dict[str, dict[str, object]] = {
     "known_base": {"domain": DOMAIN},
     "unk_base": {},
@@ -54,18 +61,25 @@ for unnamed in sorted(MECHANISMS.keys() - OWN.keys()):
     if "domain" in OWN[unnamed]:
         OWN[unnamed]["domain"] = DOMAIN
 # Another value of each field, and the settings it requires.
-PLAIN: dict[str, object] = {"name": "g", "tick_ms": 20, "horizon": 65}
-PLAIN |= {"start": datetime(2026, 1, 1, tzinfo=UTC), "max_items": 3, "max_count": 2}
-PLAIN |= {"max_items_per_user": 3, "epsilon": 1.1, "delta": 1e-7, "counter": "tree"}
-PLAIN |= {
+PLAIN: dict[str, object] = {
+    "name": "g",
+    "tick_ms": 20,
+    "horizon": 65,
+    "start": datetime(2026, 1, 1, tzinfo=UTC),
+    "max_items": 3,
+    "max_count": 2,
+    "max_items_per_user": 3,
+    "epsilon": 1.1,
+    "delta": 1e-7,
+    "counter": "tree",
     "end_share": 0.6,
     "keys": ("s", "r"),
     "split": 2,
     "generation": 2,
     "windows": (20,),
-}
-PLAIN |= {"topic": "elsewhere", "domain": ("a", "b", "c", "e"), "threshold": "constant"}
-PLAIN |= {
+    "topic": "elsewhere",
+    "domain": ("a", "b", "c", "e"),
+    "threshold": "constant",
     "every": 2,
     "k": 1,
     "kbar": 4,
@@ -73,10 +87,14 @@ PLAIN |= {
     "top_k": 1,
     "switches": 4,
     "eta": 7,
-}
-PLAIN |= {"accounting": "pure", "beta": 0.01, "c_max": 200, "query": "min"}
-PLAIN |= {"queries": ("max", "min"), "size": 9, "release": "merge", "labels": 10}
-PLAIN |= {
+    "accounting": "pure",
+    "beta": 0.01,
+    "c_max": 200,
+    "query": "min",
+    "queries": ("max", "min"),
+    "size": 9,
+    "release": "merge",
+    "labels": 10,
     "sum": parse_sum({"field": "paid", "from": 0, "to": 9, "step": 1}),
     "total_share": 0.1,
 }
@@ -198,8 +216,10 @@ def test_pure_misra_gries_has_its_domain_in_its_order_and_its_budget_in_the_id()
         "delta": 1e-7,
         "size": 9,
         "max_count": 2,
+        "max_items": 3,
+        "horizon": 65,
+        "radix": 7,
     }
-    other |= {"max_items": 3, "horizon": 65, "radix": 7}
     changes: list[dict[str, object]] = [{name: value} for name, value in other.items()]
     changes += [{}, {"domain": DOMAIN[::-1]}, {"domain": DOMAIN[:3]}]
     changes += [{"release": release, "domain": None} for release in ("pmg", "merge")]

@@ -25,8 +25,12 @@ COUNTERS = ("base", "lifted", "tree", "sqrt", "laplace_tree")
 HELD = (*COUNTERS, "sparse_gumb.threshold")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SPARSE: dict[str, object] = {"eta": 0, "epsilon": 20.0}
-BUSY: dict[str, object] = {"epsilon": 30.0, "max_count": 1, "max_items": 1}
-BUSY |= {"queries": ("max", "min", "histogram")}
+BUSY: dict[str, object] = {
+    "epsilon": 30.0,
+    "max_count": 1,
+    "max_items": 1,
+    "queries": ("max", "min", "histogram"),
+}
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in MECHANISMS},
     "known_base, tree": ("known_base", {"counter": "tree"}),

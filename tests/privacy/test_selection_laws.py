@@ -188,8 +188,16 @@ def test_pay_what_you_get_publishes_its_labels_in_the_order_of_the_law() -> None
     b = math.sqrt(8 / (8 * rho))
     above = height(b, DELTA / 2 / answers)
     counts = {"a": 9 + above + 2, "b": 9 + above, "c": 9 + above - 1, "d": 9}
-    answered: dict[str, Any] = {"queries": answers, "every": 1, "horizon": answers}
-    mechanism = made("pay_what_you_get", k=k, kbar=kbar, labels=8, rho=rho, **answered)
+    mechanism = made(
+        "pay_what_you_get",
+        k=k,
+        kbar=kbar,
+        labels=8,
+        rho=rho,
+        queries=answers,
+        every=1,
+        horizon=answers,
+    )
     scores: dict[object, int] = {label: counts[label] for label in "abc"}
     law = together(
         peeled(weighed(scores | {None: 9 + above}, b), k, end=None),

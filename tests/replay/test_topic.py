@@ -54,12 +54,20 @@ def shuffled_events(number: int, end_ms: int, seed: int) -> list[Any]:
 @pytest.fixture(scope="module")
 def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A site whose worker has published two minutes of events: late ones, two widths of ticks, three bounds, an empty partition."""
-    of_often = {"max_items": 3, "max_count": 2, "algorithm": "unk_gauss", "kbar": 20}
     labels = [f"item-{i}" for i in range(30)]
     histograms = [
         unk("seen"),
         known("known", domain=labels, keys=["a", "c", "none"], tick="7s", epsilon=2.0),
-        unk("often", mechanism="meta", tick="7s", keys=["a", "b"], **of_often),
+        unk(
+            "often",
+            mechanism="meta",
+            tick="7s",
+            keys=["a", "b"],
+            max_items=3,
+            max_count=2,
+            algorithm="unk_gauss",
+            kbar=20,
+        ),
         unk("sketch", max_items=1, mechanism="misra_gries", size=16),
     ]
     site = Site(

@@ -22,13 +22,19 @@ USERS = [f"user-{i}" for i in range(300)]
 @pytest.fixture(scope="module")
 def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A site whose worker has published some epochs of events; each record's key is its user, some lie in the wrong partition."""
-    of_known = {"tick": "3s", "horizon": 4, "keys": ["a", "b"], "domain": ["i1", "i2"]}
     site = Site(
         bootstrap,
         tmp_path_factory.mktemp("site"),
         [
             unk("seen", horizon=8, max_items_per_user=3, max_items=2, epsilon=30.0),
-            known("known", max_items_per_user=1, **of_known),
+            known(
+                "known",
+                max_items_per_user=1,
+                tick="3s",
+                horizon=4,
+                keys=["a", "b"],
+                domain=["i1", "i2"],
+            ),
         ],
         partitions=PARTITIONS,
         owners=2,

@@ -112,8 +112,8 @@ def make_site(
         "data_dir": "unused",
         "key_file": "unused",
         "owner_partitions": owners,
+        "commit_interval": f"{7 * pace}s",
     }
-    worker |= {"commit_interval": f"{7 * pace}s"}
     document = {"worker": worker, "kafka": kafka, "events": events, "privacy": privacy}
     document["histogram"] = [
         {

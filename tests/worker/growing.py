@@ -131,8 +131,8 @@ def growing(
         given |= {
             "events": {"user": "who", "grace": "2s"},
             "privacy": ceiling | {"unit": "user", "rekey": True},
+            "worker": {"user_partitions": 2},
         }
-        given |= {"worker": {"user_partitions": 2}}
     bounds: dict[str, Any] = {"max_items_per_user": 2} if rekey or users else {}
     if users:
         of = {
@@ -277,9 +277,18 @@ def main() -> None:
     print(f"seed {seed}", flush=True)
     steps = ((1, 1), (3, 1), (3, 4)) if given.two_topics else ((2,), (4,), (7,))
     with broker(LASTING) as bootstrap, tempfile.TemporaryDirectory() as directory:
-        of: dict[str, Any] = {"kills": given.kills, "seed": seed, "rekey": given.rekey}
-        of |= {"users": given.users, "owners": (2, 4, 8) if given.owners else (2,)}
-        print(growing(bootstrap, Path(directory), steps=steps, **of))
+        print(
+            growing(
+                bootstrap,
+                Path(directory),
+                steps=steps,
+                kills=given.kills,
+                seed=seed,
+                rekey=given.rekey,
+                users=given.users,
+                owners=(2, 4, 8) if given.owners else (2,),
+            )
+        )
 
 
 if __name__ == "__main__":

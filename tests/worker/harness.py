@@ -82,8 +82,10 @@ def sale(
 
 def unk(name: str = "items", **changes: object) -> dict[str, object]:
     """Return an unk_base histogram with so little noise that items show."""
-    made: dict[str, object] = {"name": name, "mechanism": "unk_base", "keys": "public"}
-    made |= {
+    made: dict[str, object] = {
+        "name": name,
+        "mechanism": "unk_base",
+        "keys": "public",
         "tick": "1s",
         "horizon": HORIZON,
         "max_items": 2,

@@ -172,8 +172,15 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     """Either histogram fits alone, both are too much. No epoch ends during the test."""
     privacy = {"unit": "user", "max_epsilon": 4.0, "max_delta": 1e-4, "period": "epoch"}
     users: dict[str, Any] = {"max_items": 1, "epsilon": 1.0, "max_items_per_user": 1}
-    kinds: dict[str, Any] = {"events": {"user": "user"}, "privacy": privacy}
-    site = Site(cluster, tmp_path, [unk(**users)], partitions=1, owners=1, **kinds)
+    site = Site(
+        cluster,
+        tmp_path,
+        [unk(**users)],
+        partitions=1,
+        owners=1,
+        events={"user": "user"},
+        privacy=privacy,
+    )
     at = now_ms()
     site.produce(0, [sale(["a"], at, user="u") for _ in range(5)])
     site.run_until(at)

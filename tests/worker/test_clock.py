@@ -1,7 +1,6 @@
 """Ticks close by event time, and by the wall clock where a partition is read to its end."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,12 +34,14 @@ def test_wrong_times_are_rejected_late_events_count_in_the_open_tick_and_early_o
     2001 with ticks of a second. A fast clock once closed the ticks of others early.
     """
     histograms = [known(keys=["k"], domain=["first", "late", "ahead", "a", "b", "c"])]
-    kinds: dict[str, Any] = {
-        "partitions": 1,
-        "owners": 1,
-        "events": {"max_ahead": "1m"},
-    }
-    site = Site(cluster, tmp_path, histograms, **kinds)
+    site = Site(
+        cluster,
+        tmp_path,
+        histograms,
+        partitions=1,
+        owners=1,
+        events={"max_ahead": "1m"},
+    )
 
     def contributed() -> set[str]:
         return {what.label for what in site.contributed()}

@@ -3,7 +3,6 @@
 import resource
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,12 +39,14 @@ def test_a_full_or_lost_disk_costs_only_the_copy(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that ended because of its copy would end again at every restart."""
-    kinds: dict[str, Any] = {
-        "partitions": 2,
-        "owners": 1,
-        "worker": {"metrics_port": 0},
-    }
-    site = Site(bootstrap, tmp_path, [unk(max_items=10)], **kinds)
+    site = Site(
+        bootstrap,
+        tmp_path,
+        [unk(max_items=10)],
+        partitions=2,
+        owners=1,
+        worker={"metrics_port": 0},
+    )
     data = tmp_path / "data"
     data.mkdir()
     (data / "contribute-1").write_text("in the way")  # at the start already

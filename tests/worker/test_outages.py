@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -62,14 +61,16 @@ class Counted:
     """A site with all three stages, and events from distinct users, so that all of them count."""
 
     def __init__(self, kafka: OwnBroker | Brokers, directory: Path) -> None:
-        kinds: dict[str, Any] = {"privacy": {"unit": "user", "rekey": True}}
-        kinds |= {
-            "events": {"user": "who"},
-            "worker": {"metrics_port": 0, "user_partitions": 2},
-        }
         histograms = [unk(max_items_per_user=1)]
         self.site = Site(
-            kafka.bootstrap, directory, histograms, partitions=2, owners=1, **kinds
+            kafka.bootstrap,
+            directory,
+            histograms,
+            partitions=2,
+            owners=1,
+            privacy={"unit": "user", "rekey": True},
+            events={"user": "who"},
+            worker={"metrics_port": 0, "user_partitions": 2},
         )
         self.sent: Counter[str] = Counter()
         self.broken = 0
@@ -122,8 +123,9 @@ def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
     options = ["dashboard", "-c", str(site.config), "--port", "0"]
     command = [sys.executable, "-m", "workers.cli", *options]
     with log.open("w") as errors:
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": errors}
-        process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
+        process = subprocess.Popen(
+            command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=errors
+        )
     try:
         assert process.stdout is not None
         yield process, process.stdout.readline().split()[-1], log
@@ -263,12 +265,14 @@ def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
     """Groups and transactions lack topics for seconds; ERROR would suggest a fault."""
     many = "offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n"
     with local_broker(many) as address:
-        own: dict[str, Any] = {
-            "partitions": 2,
-            "owners": 1,
-            "worker": {"log_format": "json"},
-        }
-        site = Site(address, tmp_path, [unk()], **own)
+        site = Site(
+            address,
+            tmp_path,
+            [unk()],
+            partitions=2,
+            owners=1,
+            worker={"log_format": "json"},
+        )
         at = now_ms()
         site.produce(0, [sale("a", at)])
         with site.running() as worker:

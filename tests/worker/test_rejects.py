@@ -60,12 +60,14 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
 ) -> None:
     """One bad producer must not stop the histograms of all others, nor lose a good event."""
     histograms = [unk(), known(max_items=3, max_count=5)]
-    kinds: dict[str, Any] = {
-        "partitions": 2,
-        "owners": 1,
-        "events": {"max_bytes": 10_000},
-    }
-    site = Site(cluster, tmp_path, histograms, **kinds)
+    site = Site(
+        cluster,
+        tmp_path,
+        histograms,
+        partitions=2,
+        owners=1,
+        events={"max_bytes": 10_000},
+    )
     at = now_ms()
     bad = broken(at)
     good = {
@@ -107,8 +109,14 @@ def test_record_keys_and_timestamps_are_checked_too(
     cluster: str, tmp_path: Path
 ) -> None:
     """With `$key` and without a time field, the record itself can be invalid."""
-    kinds: dict[str, Any] = {"partitions": 1, "owners": 1, "events": {"key": "$key"}}
-    site = Site(cluster, tmp_path, [known(keys=["k"])], **kinds)
+    site = Site(
+        cluster,
+        tmp_path,
+        [known(keys=["k"])],
+        partitions=1,
+        owners=1,
+        events={"key": "$key"},
+    )
     del site.document["events"]["timestamp"]
     site.rewrite()
     for key in (b"k", None, b"\xff", b"x" * 1_025, b"stranger", b"k"):

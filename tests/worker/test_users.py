@@ -63,12 +63,15 @@ def test_each_user_counts_at_most_m_times_through_kills(
 ) -> None:
     """A cap lost in a crash, or committed apart from its counts, breaks the guarantee."""
     rng = random.Random(11)
-    kinds: dict[str, Any] = {
-        "events": {"user": "who"},
-        "worker": {"commit_interval": "100ms"},
-    }
-    kinds |= {"privacy": {"unit": "user"}, "partitions": SOURCES}
-    site = Site(cluster, tmp_path, HISTOGRAMS, **kinds)
+    site = Site(
+        cluster,
+        tmp_path,
+        HISTOGRAMS,
+        events={"user": "who"},
+        worker={"commit_interval": "100ms"},
+        privacy={"unit": "user"},
+        partitions=SOURCES,
+    )
     now = now_ms()
     sent = []
     marks = [0] * SOURCES
@@ -108,12 +111,15 @@ def test_each_user_counts_at_most_m_times_through_kills(
 
 
 def site_of(cluster: str, directory: Path, **events: object) -> Site:
-    kinds: dict[str, Any] = {
-        "events": {"user": "who", "grace": f"{GRACE_MS}ms"} | events,
-        "worker": {"commit_interval": "100ms", "user_partitions": USER_PARTITIONS},
-        "privacy": {"unit": "user", "rekey": True},
-    }
-    return Site(cluster, directory, HISTOGRAMS, topics=TOPICS, **kinds)
+    return Site(
+        cluster,
+        directory,
+        HISTOGRAMS,
+        topics=TOPICS,
+        events={"user": "who", "grace": f"{GRACE_MS}ms"} | events,
+        worker={"commit_interval": "100ms", "user_partitions": USER_PARTITIONS},
+        privacy={"unit": "user", "rekey": True},
+    )
 
 
 def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
@@ -273,14 +279,19 @@ def test_keys_times_and_headers_go_along_when_rekeyed(
             if value is None or isinstance(value, bytes)
             else msgspec.json.encode(value)
         )
-        extra: Any = {"headers": headers, "timestamp": at - 60_000}
-        site.producer.produce(topic, encoded, key, partition, **extra)
+        site.producer.produce(
+            topic, encoded, key, partition, headers=headers, timestamp=at - 60_000
+        )
     site.produce(0, [])  # flush
     with site.running():
         until(lambda: len(site.rejects()) == 10, "all rejects")
         site.wait_published(at)
-    wanted = {("session-1", "a"): 1, ("session-2", "a"): 1, ("session-1", "b"): 2}
-    wanted |= {("session-3", "d"): 1}
+    wanted = {
+        ("session-1", "a"): 1,
+        ("session-2", "a"): 1,
+        ("session-1", "b"): 2,
+        ("session-3", "d"): 1,
+    }
     total: Counter[tuple[str, str]] = Counter()
     for what, n in site.contributed().items():
         total[what.key, what.label] += n

@@ -49,8 +49,13 @@ def picking() -> list[dict[str, object]]:
     """Return histograms that pick one label with noise of a scale above 1.43: up to that scale a
     gap of 256 alone has no weight.
     """
-    base: dict[str, object] = {"tick": "1s", "horizon": HORIZON, "delta": 1e-6}
-    base |= {"max_items": 2, "max_count": MAX_COUNT}
+    base: dict[str, object] = {
+        "tick": "1s",
+        "horizon": HORIZON,
+        "delta": 1e-6,
+        "max_items": 2,
+        "max_count": MAX_COUNT,
+    }
     of_two: dict[str, object] = {"domain": ["a", "b"]}
     two: dict[str, object] = {"k": 1, "kbar": 2}
     answers: dict[str, object] = {"labels": 8, "queries": 8, "every": 1}

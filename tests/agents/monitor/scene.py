@@ -1,7 +1,6 @@
 """A hand-over with shards that never open: what the monitor looks at, without a broker."""
 
 from pathlib import Path
-from typing import Any
 
 from tests.events.reading import ANY, event_reader
 from tests.kafka.harness import offline
@@ -86,8 +85,15 @@ class Scene:
         return ContributeShard(assignment, list(SOURCES)[partition], stage)
 
     def _release(self) -> ReleaseShard:
-        owner: dict[str, Any] = {"key": KEY, "stream": "", "owner": 0, "owners": 1}
-        built = histograms(Histogram, self.settings, mechanisms(self.settings), **owner)
+        built = histograms(
+            Histogram,
+            self.settings,
+            mechanisms(self.settings),
+            key=KEY,
+            stream="",
+            owner=0,
+            owners=1,
+        )
         return ReleaseShard(
             offline(0, self.handover.metrics, "orders-release"),
             contributions="orders.contributions",

@@ -4,7 +4,6 @@ import json
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -73,9 +72,13 @@ def test_records_of_transactions_are_found_between_their_markers_and_aborted_one
 def test_users_in_the_wrong_partition_are_reported(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    changes: Any = {"events": {"user": "user"}, "privacy": {"unit": "user"}}
     site = Site(
-        bootstrap, tmp_path, [unk(max_items_per_user=2)], partitions=2, **changes
+        bootstrap,
+        tmp_path,
+        [unk(max_items_per_user=2)],
+        partitions=2,
+        events={"user": "user"},
+        privacy={"unit": "user"},
     )
     site.produce(0, [event(i, user=f"u{i}") for i in range(100)])
     found = examine(site.settings, of_topics(site.settings, 100))

@@ -218,9 +218,12 @@ def demo(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     directory.mkdir()
     with (directory.parent / "errors").open("w") as errors:
         place = {"TMPDIR": str(directory), "COLUMNS": "80"}
-        streams: Any = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
         process = subprocess.Popen(
-            [*COMMAND, *arguments], env=os.environ | place, **streams
+            [*COMMAND, *arguments],
+            env=os.environ | place,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
     try:
         yield process

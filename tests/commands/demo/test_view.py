@@ -81,8 +81,17 @@ def scene(settings: Settings, count: int, ticks: int = 1) -> Scene:
                 (label, count // (i + 1) - 30) for i, label in enumerate(DESTINATIONS)
             ]
             of_window = {"window": window} if name == names[0] else {}
-            fields = {"histogram": name, "key": origin, "sd": 15.5, "threshold": 113.0}
-            boards.receive(snapshot(1, items, **fields, **of_window))
+            boards.receive(
+                snapshot(
+                    1,
+                    items,
+                    histogram=name,
+                    key=origin,
+                    sd=15.5,
+                    threshold=113.0,
+                    **of_window,
+                )
+            )
     return Scene(
         boards=boards.newest,
         discovered=names[0],
@@ -163,9 +172,13 @@ def test_a_bar_is_solid_to_2_sd_below_and_marks_the_exact_count() -> None:
 
 
 def test_counts_keep_to_their_columns() -> None:
-    shown = {0: "0", -31: "-31", 99_999: "99,999"}
-    shown |= {100_000: "100k", 123_456: "123.5k", 999_949: "999.9k"}
-    shown |= {
+    shown = {
+        0: "0",
+        -31: "-31",
+        99_999: "99,999",
+        100_000: "100k",
+        123_456: "123.5k",
+        999_949: "999.9k",
         999_950: "1M",
         9_999_600: "10M",
         1_234_567: "1.235M",

@@ -84,11 +84,11 @@ def _read(directory: Path, kind: str, table: str) -> list[Row]:
         if kind == "iceberg":
             from pyiceberg.catalog.sql import SqlCatalog
 
-            place = {
-                "uri": f"sqlite:///{quote(str(directory / 'catalog.db'))}",
-                "warehouse": f"file://{directory}",
-            }
-            catalog = SqlCatalog("quietcount", **place)
+            catalog = SqlCatalog(
+                "quietcount",
+                uri=f"sqlite:///{quote(str(directory / 'catalog.db'))}",
+                warehouse=f"file://{directory}",
+            )
             loaded = catalog.load_table(f"quietcount.{table}")
             database.register("rows", loaded.scan().to_arrow())
         else:

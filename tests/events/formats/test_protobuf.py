@@ -220,8 +220,9 @@ def test_schemas_import_each_other_as_text_and_as_descriptors() -> None:
         'syntax = "proto3"; package p; message Line { string sku = 1; int32 qty = 2; }'
     )
     text = 'syntax = "proto3"; package p; import "p/line.proto"; message Order { repeated Line lines = 2; }'
-    names = {"name": "other.proto", "package": "p", "syntax": "proto3"}
-    descriptor = descriptor_pb2.FileDescriptorProto(**names)
+    descriptor = descriptor_pb2.FileDescriptorProto(
+        name="other.proto", package="p", syntax="proto3"
+    )
     message = descriptor.message_type.add(name="Line")
     message.field.add(name="sku", number=1, label=1, type=9)
     message.field.add(name="qty", number=2, label=1, type=5)

@@ -178,8 +178,6 @@ def test_histograms_that_agree_share_a_view() -> None:
         {"key": "other"},
         {"items": "x"},
         {"items": "x"},
-    ]
-    own += [
         {"count": "l[].m"},
         {"where": []},
         where("n", min=1),

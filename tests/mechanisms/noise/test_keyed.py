@@ -51,8 +51,15 @@ def test_chunk_refuses_more_rows_than_its_buffers_hold() -> None:
 
 def test_tags_encode_stream_key_and_label_injectively() -> None:
     """Two items with one tag share their noise and can be differenced."""
-    pairs = [("a", b"bc"), ("ab", b"c"), ("abc", b""), ("", b"abc"), ("é", b"x")]
-    pairs += [("a", b"bc\0"), ("a\0", b"bc")]
+    pairs = [
+        ("a", b"bc"),
+        ("ab", b"c"),
+        ("abc", b""),
+        ("", b"abc"),
+        ("é", b"x"),
+        ("a", b"bc\0"),
+        ("a\0", b"bc"),
+    ]
     tags = {
         tuple(KEY.tags(stream_key, [label])[0].tolist()) for stream_key, label in pairs
     }

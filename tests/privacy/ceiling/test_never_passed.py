@@ -42,14 +42,15 @@ Histogram = dict[str, object]
 
 def price(epsilon: float, times: int) -> float:
     """Return the epsilon of `times` epochs of the histogram these tests use."""
-    ticks: dict[str, Any] = {
-        "name": "x",
-        "tick_ms": 21_600_000,
-        "horizon": 4,
-        "keys": "public",
-    }
     config = UnkBaseConfig(
-        max_items=1, max_items_per_user=1, epsilon=epsilon, delta=1e-6, **ticks
+        max_items=1,
+        max_items_per_user=1,
+        epsilon=epsilon,
+        delta=1e-6,
+        name="x",
+        tick_ms=21_600_000,
+        horizon=4,
+        keys="public",
     )
     found = epsilon_at(
         [replace(charge_of(config, build(config, "user")).cost, times=times)], DELTA
@@ -83,13 +84,14 @@ class Scene:
             "max_delta": DELTA,
             "period": "3d",
         }
-        owned: dict[str, Any] = {
-            "partitions": 1,
-            "owners": 2,
-            "events": {"user": "user"},
-        }
         self.site = Site(
-            cluster, directory, histograms, privacy=given | privacy, **owned
+            cluster,
+            directory,
+            histograms,
+            privacy=given | privacy,
+            partitions=1,
+            owners=2,
+            events={"user": "user"},
         )
         self.stages = Stages(self.site, data)
         self.all: list[Histogram] = list(histograms)

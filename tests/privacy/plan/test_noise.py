@@ -30,8 +30,10 @@ SHARED: dict[str, object] = {
     "tick_ms": 1000,
     "max_items": 2,
     "epsilon": 2.0,
+    "delta": 1e-6,
+    "keys": ("s1",),
+    "horizon": 64,
 }
-SHARED |= {"delta": 1e-6, "keys": ("s1",), "horizon": 64}
 START = datetime(2026, 11, 21, tzinfo=UTC)
 LABELS = ("tea", "cup", "pot", "spoon")
 

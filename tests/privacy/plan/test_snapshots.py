@@ -80,12 +80,14 @@ def test_what_the_plan_says_of_windows_is_what_snapshots_say(name: str) -> None:
     """At ticks preceded by a whole window; `apart` is the wrong figure."""
     settings = load(ROOT / "examples" / "mechanisms" / f"{name}.toml")
     [config] = settings.histograms
-    windows: dict[str, Any] = {
-        "horizon": TICKS,
-        "windows": (10, 200, 640),
-        "keys": "public",
-    }
-    config = msgspec.structs.replace(config, tick_ms=10, start=None, **windows)
+    config = msgspec.structs.replace(
+        config,
+        tick_ms=10,
+        start=None,
+        horizon=TICKS,
+        windows=(10, 200, 640),
+        keys="public",
+    )
     [planned] = make_plan(
         msgspec.structs.replace(settings, histograms=(config,))
     ).histograms

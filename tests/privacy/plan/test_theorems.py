@@ -131,9 +131,15 @@ def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:
     """000 Theorem 2 by hand: r = 4 at T = 64 has four digits, so (r - 1) L^2 = 48; tau^2 = D0
     Dinf^2 / (2 rho) = 2 * 9 / 1.
     """
-    counter: dict[str, Any] = {"counter": "tree", "radix": 4, "horizon": 64}
     made = config(
-        "known_base", rho=0.5, max_items=2, max_count=3, domain=labels(8), **counter
+        "known_base",
+        rho=0.5,
+        max_items=2,
+        max_count=3,
+        domain=labels(8),
+        counter="tree",
+        radix=4,
+        horizon=64,
     )
     bound = math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05))
     assert error_bounds(made)[0].printed == pytest.approx(bound)

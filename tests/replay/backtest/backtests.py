@@ -79,15 +79,16 @@ def a_run(run: int, epsilon: float = 0.5, seed: int = 0, **more: Any) -> RunRow:
         "mechanism": "unk_base",
         "varied": {},
         "settings": "{}",
-    }
-    of |= {
         "rho": 0.1,
         "delta": 1e-9,
         "unit": "event",
         "tick_ms": 1_000,
         "first_tick": 1,
+        "ticks": 32,
+        "epochs": 1,
+        "events": 7,
+        "complete": True,
     }
-    of |= {"ticks": 32, "epochs": 1, "events": 7, "complete": True}
     return RunRow(run=run, seed=seed, epsilon=epsilon, **(of | more))
 
 
@@ -98,8 +99,10 @@ def an_input(**more: Any) -> Input:
         "late": 2,
         "outside": 0,
         "top": 10,
+        "first_ms": 60_000,
+        "last_ms": 1_900_000,
+        "word": "line",
     }
-    of |= {"first_ms": 60_000, "last_ms": 1_900_000, "word": "line"}
     return Input(**(of | more))
 
 

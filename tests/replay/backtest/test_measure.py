@@ -310,9 +310,12 @@ def test_epochs_begin_at_zero_and_delays_add_up_over_them(tmp_path: Path) -> Non
 def test_order_statistics_are_held_against_the_exact_answers(tmp_path: Path) -> None:
     some = events(3_000, keys="a")
     snapshots: list[dict[str, Any]] = []
-    of: dict[str, Any] = {"keys": ["a"], "domain": LABELS[:9], "horizon": 60}
     histogram = known(
-        mechanism="two_level_k", queries=["top_k:3", "quantile:0.5"], **of
+        mechanism="two_level_k",
+        queries=["top_k:3", "quantile:0.5"],
+        keys=["a"],
+        domain=LABELS[:9],
+        horizon=60,
     )
     settings = settings_of(tmp_path, [histogram])
     results = backtest(settings, tmp_path, some, top=TOP, snapshots=snapshots)
@@ -480,8 +483,9 @@ def test_sums_and_means_of_2000_items_of_users_are_judged(tmp_path: Path) -> Non
 
     Snapshots come in two parts, with the sums of their own items. With n = 2,000 and p = 0.95 a share below 0.93 has probability 3e-5.
     """
-    of: Any = {"mechanism": "known_base", "domain": [f"i{n}" for n in range(1_000)]}
-    of |= {
+    of: Any = {
+        "mechanism": "known_base",
+        "domain": [f"i{n}" for n in range(1_000)],
         "count": "lines[].qty",
         "max_count": 3,
         "max_items_per_user": 5,

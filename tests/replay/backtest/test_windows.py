@@ -108,8 +108,16 @@ def test_errors_recall_and_sums_are_those_of_the_window(
     made: Made, series: str
 ) -> None:
     results = of_series(made.results, series)
-    names = ["error_mean", "error_worst", "error_unbounded_mean", "recall", "lost"]
-    names += ["shown", "sum_error_mean", "mean_coverage"]
+    names = [
+        "error_mean",
+        "error_worst",
+        "error_unbounded_mean",
+        "recall",
+        "lost",
+        "shown",
+        "sum_error_mean",
+        "mean_coverage",
+    ]
     found = {name: numbers(results, name) for name in names}
     measured = 0
     for tick, snapshots in made.of(series):
@@ -253,9 +261,14 @@ def test_every_window_is_an_outcome_of_one_run(tmp_path: Path) -> None:
 def test_a_declared_domain_is_measured_by_window(tmp_path: Path) -> None:
     some = some_events()
     domain = sorted({item for event in some for item in event["items"]})
-    of: dict[str, Any] = {"horizon": "never", "windows": ["4s"], "epsilon": 30.0}
     snapshots: list[dict[str, Any]] = []
-    histogram = known(domain=[*domain, "none"], keys=["a", "b"], **of)
+    histogram = known(
+        domain=[*domain, "none"],
+        keys=["a", "b"],
+        horizon="never",
+        windows=["4s"],
+        epsilon=30.0,
+    )
     settings = settings_of(tmp_path, [histogram])
     results = backtest(settings, tmp_path, some, top=TOP, snapshots=snapshots)
     exact: Counter[tuple[int, str, str]] = Counter()
