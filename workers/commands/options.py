@@ -289,6 +289,10 @@ class Init(Options):
     range: str | None = option(
         "Of numbers that are counted in buckets. Default: from the sample.", "FROM:TO"
     )
+    private: str | None = option(
+        "Choose max_items, max_count and the ends of buckets with noise, for E of the histogram's budget. Protects single events.",
+        "epsilon=E",
+    )
     yes: bool = option(
         "Do not ask; options not given take the values used without a terminal."
     )

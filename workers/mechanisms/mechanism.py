@@ -204,6 +204,7 @@ class Mechanism(Frozen):
             "delta": repr(promise.delta),
             **numeric,
             **({"split": config.split} if config.split > 1 else {}),
+            **({"bounds_rho": repr(config.bounds_rho)} if config.bounds_rho else {}),
             **({"accounting": "gaussian"} if self._cost.gaussian else {}),
             **self._parameters(),
         }

@@ -718,6 +718,8 @@ def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str
         yield f'{histogram.where()}horizon = "never": only with privacy.unit = "event"'
     elif of_users and bound is None:
         yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
+    elif of_users and histogram.bounds_rho is not None:
+        yield f'{histogram.where()}bounds_rho = {histogram.bounds_rho}: only with privacy.unit = "event", which it was spent on'
     elif of_users and not histogram.protects_users:
         yield (
             f'{histogram.where()}mechanism = "{histogram.mechanism}": privacy.unit = "user" needs {", ".join(_per_item())}, '

@@ -55,6 +55,9 @@ def show(
         f"{sample.name}: {findings.records:,}. Exact: for the operator only.",
         style="bold",
     )
+    say.line(
+        "  check looks at exact data: what bounds chosen by it reveal is in no guarantee"
+    )
     if sample.stopped:
         say.line("  the time limit was reached before the requested number was read")
     for note in sample.notes:

@@ -24,12 +24,19 @@ from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.commands.init.items import Range, range_between
 from workers.commands.init.names import UserKind
 from workers.commands.init.sample import sample_of
-from workers.commands.init.tick_choice import choose_tick
-from workers.commands.init.writing import CHOOSE, plain, settings_text, toml
+from workers.commands.init.tick_choice import DELTA, EPSILON, choose_tick
+from workers.commands.init.writing import (
+    CHOOSE,
+    exact_bounds,
+    plain,
+    settings_text,
+    toml,
+)
 from workers.commands.options import Init
 from workers.commands.undeclared import QUOTES
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
+from workers.mechanisms.accounting import rho_of
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import plural
@@ -69,6 +76,7 @@ def write_settings(chosen: Init) -> int:
     if not base.is_dir():
         raise SettingsError(f"{output}: no directory {output.parent}")
     buckets = None if chosen.range is None else _range(chosen.range)
+    private = None if chosen.private is None else _private(chosen.private)
     kafka_client = toml_values("--client", chosen.client)
     values = client_values(table_of(kafka_client), base)
     schema_registry = {}
@@ -102,7 +110,13 @@ def write_settings(chosen: Init) -> int:
         asking = not chosen.yes and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        draft = guess.draft(*_answers(guess, chosen, buckets, ask=asking))
+        answers = _answers(guess, chosen, buckets, ask=asking)
+        if private is not None and answers[1]:
+            raise SettingsError(
+                "--private: not with --users: it protects single events of the sample"
+            )
+        rho = None if private is None else rho_of(private, DELTA, gaussian=True)
+        draft = guess.draft(*answers, rho)
     except CannotGuess as nothing:
         log(f"no settings for the topic {topic}: {nothing}")
         return EXIT_NOTHING
@@ -167,6 +181,20 @@ def _range(text: str) -> Range:
             f"--range {text}: FROM:TO, two numbers, the first below the second, such as 0:100"
         )
     return found
+
+
+def _private(text: str) -> float:
+    """Return the epsilon of `--private epsilon=0.1`."""
+    match = re.fullmatch(r"epsilon=([0-9.]{1,12})", text)
+    try:
+        epsilon = float(match[1]) if match else 0.0
+    except ValueError:
+        epsilon = 0.0
+    if not 0.01 <= epsilon <= EPSILON / 2:
+        raise SettingsError(
+            f"--private {text}: epsilon=E, E from 0.01 to {EPSILON / 2:g}, such as epsilon=0.1"
+        )
+    return epsilon
 
 
 def _answers(
@@ -285,7 +313,8 @@ def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
     choices = sum(CHOOSE in line for line in text.splitlines()) - 1
     say = f"{choices} of its comments say {CHOOSE}: what only you can decide."
     console.print()
-    lines = [f"{line}.", f"{file}: written. {say}", f"Next: quietcount check -c {file}"]
+    lines = [f"{line}.", exact_bounds(draft), f"{file}: written. {say}"]
+    lines.append(f"Next: quietcount check -c {file}")
     if draft.quoted_keys and draft.key is not None and draft.key.setting == RECORD_KEY:
         lines.insert(1, f'key = "{RECORD_KEY}": {QUOTES}.')
     for shown in lines:

@@ -21,6 +21,7 @@ from workers.commands.init.fields import (
     NEARLY_ALL,
     ConditionGuess,
     Field,
+    Form,
     field_label,
     guess_condition,
     survey,
@@ -36,6 +37,7 @@ from workers.commands.init.items import (
     users_of,
 )
 from workers.commands.init.people import mark_people
+from workers.commands.init.private import AMOUNTS, ITEMS, Chosen, PrivateChoice
 from workers.commands.init.sample import Sample
 from workers.commands.init.times import (
     MAX_AHEAD_MS,
@@ -85,6 +87,7 @@ class Draft:
         accepted, skipped: decoded records that are events, and that `where` skips.
         pairs: occurrences of every (stream key, label) in them, within the bounds of an event.
         max_items, max_count, within: the bounds, and the shares of events within them.
+        private: the same bounds, where they were chosen privately, and what that cost.
         times: of the accepted events, ms since 1970.
         rate: accepted events per second of event time; 0: unknown.
         personal: fields that are never offered as labels or stream keys.
@@ -113,6 +116,7 @@ class Draft:
     max_items: int
     max_count: int
     within: tuple[float, float]
+    private: Chosen | None
     times: Sequence[int]
     rate: float
     personal: Sequence[Field]
@@ -244,11 +248,40 @@ class SampleGuesses:
         of_user = None if user is None else parse_field(user.setting)
         return Shape(views, time, unit, of_user, empty)
 
+    def _private(
+        self,
+        views: Sequence[ViewValues],
+        rho: float,
+        most: int,
+        range_: Range | None,
+    ) -> Chosen:
+        """Choose bounds by noisy quantiles; a `range_` that was given is kept."""
+        single = self.items.field.form is Form.ONE
+        ends = self.items.range is not None and range_ is None
+        amounts = self.items.count is not None or not single
+        choice = PrivateChoice(rho, max(1, (not single) + amounts + ends))
+        max_items = 1
+        max_count = 1
+        found = None
+        if not single:
+            sizes = [len(set(view.labels)) for view in views]
+            max_items = choice.bound("items", sizes, ITEMS)
+        if amounts:
+            largest = [max(_amounts(view).values()) for view in views]
+            max_count = min(choice.bound("count", largest, AMOUNTS), most)
+        if ends:
+            found = choice.ends(self.items.field.numbers)
+            if found is None:
+                raise CannotGuess("--private: no buckets fit: give them with --range")
+            self.items = replace(self.items, range=found)
+        return Chosen(max_items, max_count, found, choice.rho)
+
     def draft(
         self,
         name_keys: str = "none",
         protect_users: bool = False,
         range_: Range | None = None,
+        private_rho: float | None = None,
     ) -> Draft:
         """Draft the settings, with answers that only the operator can give.
 
@@ -257,6 +290,7 @@ class SampleGuesses:
                 into the file; "none": one histogram for all events.
             protect_users: users instead of events.
             range_: for bucketing numbers; None: a round one around the sample's.
+            private_rho: what the choice of bounds may cost; None: they are those of exact data.
 
         Raises CannotGuess: these answers leave no event accepted, or no user known.
         """
@@ -294,6 +328,12 @@ class SampleGuesses:
             _PRODUCT_MAX // (max_items if user is None else ITEMS_PER_USER)
         )
         max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), most)
+        private = None
+        if private_rho is not None:
+            views_seen = [view for _, _, view in seen if view.labels]
+            private = self._private(views_seen, private_rho, most, range_)
+            max_items = private.max_items
+            max_count = private.max_count
         pairs: Counter[tuple[str, str]] = Counter()
         for index, _, view in seen:
             name = view.key
@@ -332,6 +372,7 @@ class SampleGuesses:
             max_items=max_items,
             max_count=max_count,
             within=(few_items, few_counts),
+            private=private,
             times=times,
             rate=self._rate([index for index, _, _ in seen], times),
             personal=[field for field in self.all_fields if field.who is not None],

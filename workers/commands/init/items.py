@@ -78,6 +78,15 @@ def range_of(numbers: Sequence[float]) -> Range | None:
     return _checked(_linear(low, high))
 
 
+def range_around(low: float, high: float) -> Range | None:
+    """Return buckets with round edges that cover `low` to `high`; None if there are none."""
+    if low >= high or not _is_usual(low, high):
+        return None
+    if low > 0 and high > _SKEWED * low:
+        return _checked(_log(low, high))
+    return _checked(_linear(low, high))
+
+
 def range_between(low: float, high: float) -> Range | None:
     """Return buckets for a chosen range, keeping its bounds; None if there are none."""
     if low >= high or not _is_usual(low, high):

@@ -27,6 +27,7 @@ _PERSONAL_NAMED = 12
 _GENERIC = ("id", "name", "code", "label", "key", "value")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_-]+")
 CHOOSE = "CHOOSE"
+_PRIVATELY = "a noisy quantile of the sample, charged as bounds_rho"
 
 
 def settings_text(
@@ -126,14 +127,28 @@ def _head(
     if draft.where is not None:
         values = plural(len(draft.where.values), "value")
         data.append(f"{values} of the field {draft.where.field.path} (where)")
-    if draft.items.range is not None and not draft.range_given:
+    exact_range = draft.private is None and not draft.range_given
+    if draft.items.range is not None and exact_range:
         data.append("round numbers around those of the sample (buckets)")
     taken_over = (
         f"From the values of events it holds {' and '.join(data)}." if data else ""
     )
     lines.note(
         "The figures in the comments are exact, and come from the sample: this file is for the "
-        f"operator. {taken_over or 'It holds no value of any event.'}"
+        f"operator. {taken_over or 'It holds no value of any event.'} {exact_bounds(draft)}"
+    )
+
+
+def exact_bounds(draft: Draft) -> str:
+    """Return a sentence on what was chosen by looking at exact data."""
+    if draft.private is not None:
+        return (
+            "max_items, max_count and the ends of buckets were chosen with noise, which bounds_rho charges. Fields, tick and the "
+            "figures of the comments are from exact data."
+        )
+    return (
+        "max_items, max_count, tick and buckets were chosen by looking at exact data: what they reveal about it is in no "
+        "guarantee. Better are bounds that you know without the sample, or --private epsilon=0.1."
     )
 
 
@@ -326,6 +341,8 @@ def _histogram(
         how = f"{CHOOSE}: round numbers around those of the sample, so data; better a range that you know without it"
         if draft.range_given:
             how = "as given with --range"
+        elif draft.private is not None:
+            how = _PRIVATELY
         why = f"intervals, and one below and one above them; {how}"
         lines.set("buckets", str(items.range), why)
     lines.text(
@@ -346,11 +363,15 @@ def _histogram(
         if single
         else f"{percent(events)} of the sampled events have no more"
     )
+    if draft.private is not None and not single:
+        most = _PRIVATELY
     why = f"most different items of one event that count: {most}"
     lines.set("max_items", str(draft.max_items), why)
     evidence = f"{percent(counts)} of the sampled amounts in one event are no more"
     if single and items.count is None:
         evidence = "it has it once"
+    elif draft.private is not None:
+        evidence = _PRIVATELY
     adds = "most that one event adds to one item"
     if draft.user is not None:
         adds = f"{CHOOSE}: most that one user adds to one item in an epoch"
@@ -364,6 +385,12 @@ def _histogram(
         f"reveals less, with more noise. {choice.noise}"
     )
     lines.set("epsilon", str(EPSILON), why)
+    if draft.private is not None:
+        why = (
+            "of this budget, what init spent on choosing bounds from the sample, once: keep it, so that every guarantee "
+            "includes it"
+        )
+        lines.set("bounds_rho", repr(draft.private.rho), why)
     lines.set(
         "delta",
         f"{DELTA:g}".replace("e-0", "e-"),

@@ -79,6 +79,7 @@ Window = Annotated[int, Meta(ge=1, le=31_622_400_000)]
 _NAME = 'lower-case letters, digits, "_" and "-", at most 100 of them'
 _HORIZON = 'a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", "unbounded" or "never"'
 _FOR = '"counts" or "quantiles"'
+_BOUNDS_RHO = "a number above 0 and at most 1, as init --private wrote it"
 _HOP = "a power of two of ticks, from 1 to 4,194,304, or a duration that is one"
 _START = "a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
 _DELTA = "a number from 1e-50 to 0.5, such as 1e-9"
@@ -134,6 +135,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     max_count   Dinf, most that one event, or one protected user in an epoch, adds to one item
     max_items_per_user   most items of one protected user that count in an epoch
     epsilon, rho   total of one epoch, (epsilon, `delta`) or zCDP; exactly one of the two
+    bounds_rho  the part of the budget that choosing bounds from a sample has cost already
     delta       probability, over one epoch, that the guarantee does not cover
     radix       base of the "tree" counter; None is the best for the horizon (5 if unbounded)
     end_share   the last tick's share of the budget, with the "lifted" counter
@@ -172,6 +174,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     max_count: Annotated[int, whole(1, 1_000_000)] = 1
     max_items_per_user: Count | None = None
     epsilon: Budget | None = None
+    bounds_rho: Annotated[float, Meta(gt=0, le=1, description=_BOUNDS_RHO)] | None = (
+        None
+    )
     rho: Budget | None = None
     delta: Annotated[float, Meta(ge=1e-50, le=0.5, description=_DELTA)]
     counter: CounterKind = DEFAULT_COUNTER
@@ -426,6 +431,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             self.start < EPOCH or self.start.microsecond % 1000
         ):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
+        if self.bounds_rho is not None and not self.about.plain:
+            users = " and ".join(names_of(lambda one: one.plain))
+            yield f"bounds_rho = {self.bounds_rho}: only in {users}"
         yield from self._tick_complaints()
         kind = KINDS[self.counter]
         if kind.is_beyond(self.horizon_ticks):

@@ -47,6 +47,12 @@ def counters_of_parts(
     of_sums = Fraction(0) if config.sum is None else Fraction(config.sum.share)
     of_totals = Fraction(config.total_share or 0)
     # Shares of rho, and how many units of it an event may cost a counter of rho 1 per unit.
+    bounds = Fraction(config.bounds_rho or 0)
+    if 2 * bounds > Fraction(rho):
+        raise ValueError(
+            f"{config.where()}bounds_rho = {config.bounds_rho}: more than half of the budget, rho {rho:.6g}"
+        )
+    of_noise = Fraction(rho) - bounds
     of_items = Fraction(items)
     if config.ranks:
         of_items = ranks_of(len(config.declared)).units(items)
@@ -57,9 +63,9 @@ def counters_of_parts(
     if of_totals:
         parts["totals"] = of_totals, Fraction((items * config.max_count) ** 2)
     counters = {}
-    spent = Fraction(0)
+    spent = bounds
     for part, (share, units) in parts.items():
-        rho_item = math.nextafter(float(Fraction(rho) * share / units), 0.0)
+        rho_item = math.nextafter(float(of_noise * share / units), 0.0)
         try:
             counters[part] = make(rho_item)
         except ValueError:

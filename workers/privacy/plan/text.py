@@ -223,6 +223,10 @@ def _guarantee(plan: HistogramPlan, say: _PlanPrinter) -> None:
     say.line(
         f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}"
     )
+    if "bounds_rho" in plan.parameters:
+        say.line(
+            f"of rho, {plan.parameters['bounds_rho']} was spent on choosing bounds from a sample (init --private)"
+        )
     if plan.without_epochs is not None:
         say.line(
             f"This is charged once, ever: one {promise.unit} is in every window that covers its tick, and all windows, for "
