@@ -736,6 +736,10 @@ def _record_complaints(histogram: HistogramConfig) -> Iterator[str]:
         yield (
             f"{histogram.where()}start is missing: {mode} needs it: else the first record decides where publishing begins"
         )
+    if histogram.bounds_rho is not None:
+        yield (
+            f"{histogram.where()}bounds_rho = {histogram.bounds_rho}: not with {mode}: another record changes which are sampled"
+        )
     if histogram.keys == "public":
         yield (
             f'{histogram.where()}keys = "public": {mode} needs declared keys: each name of a key shows that a record had it'

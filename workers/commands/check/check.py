@@ -52,11 +52,8 @@ def show(
     """Print the findings: how many records count, why the others do not, and each histogram."""
     say = Printer(console)
     say.line(
-        f"{sample.name}: {findings.records:,}. Exact: for the operator only.",
+        f"{sample.name}: {findings.records:,}. Exact: for the operator only; bounds chosen by it are in no guarantee.",
         style="bold",
-    )
-    say.line(
-        "  check looks at exact data: what bounds chosen by it reveal is in no guarantee"
     )
     if sample.stopped:
         say.line("  the time limit was reached before the requested number was read")
