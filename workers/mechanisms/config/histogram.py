@@ -432,8 +432,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         ):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
         if self.bounds_rho is not None and not self.about.plain:
-            users = " and ".join(names_of(lambda one: one.plain))
-            yield f"bounds_rho = {self.bounds_rho}: only in {users}"
+            payers = " and ".join(names_of(lambda one: one.plain))
+            yield f"bounds_rho = {self.bounds_rho}: only in {payers}"
         yield from self._tick_complaints()
         kind = KINDS[self.counter]
         if kind.is_beyond(self.horizon_ticks):
