@@ -80,6 +80,7 @@ PLAIN: dict[str, object] = {
     "topic": "elsewhere",
     "domain": ("a", "b", "c", "e"),
     "threshold": "constant",
+    "bounds_rho": 1e-4,
     "every": 2,
     "k": 1,
     "kbar": 4,
@@ -160,6 +161,7 @@ def fields() -> list[tuple[str, str]]:
                 "rho": kind.about.needs_epsilon,
                 # It has no last tick, or no counter over the ticks.
                 "end_share": not kind.about.ends,
+                "bounds_rho": not kind.about.plain,
                 "sum": not kind.about.sums,
                 "total_share": not kind.about.totals,
                 "windows": not config(name).subtracts,

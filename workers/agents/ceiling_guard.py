@@ -248,8 +248,8 @@ class CeilingGuard:
         """Say what a period would cost: its epsilon at the ceiling's delta, or why it has none."""
         if held.epsilon is not None:
             return f"epsilon {held.epsilon:.6g} at that delta"
-        for charge, count in zip(charges, held.counts, strict=True):
-            if count and charge.unit != self.ceiling.unit:
+        for charge, _ in parts_of(charges, held.counts, self.ceiling.unit):
+            if charge.unit != self.ceiling.unit:
                 return f"no epsilon at that delta ({charge} protected another unit)"
         return "no epsilon at that delta"
 
@@ -270,10 +270,10 @@ class CeilingGuard:
 
 def describe_charges(charges: Sequence[Charge], held: FullestWindow, unit: str) -> str:
     """List the charges in a window for a message: the first few, and how many more."""
-    found = [
-        f"{charge}{f' ({cost.times:,} epochs)' if cost.times > 1 else ''}"
-        for charge, cost in parts_of(charges, held.counts, unit)
-    ]
+    found = []
+    for charge, cost in parts_of(charges, held.counts, unit):
+        times = f" ({cost.times:,} epochs)" if cost.times > 1 else ""
+        found.append(f"{charge}{' (its sample)' if cost.only_sample else times}")
     more = (
         f" and {len(found) - _CHARGES_NAMED:,} more"
         if len(found) > _CHARGES_NAMED

@@ -43,8 +43,9 @@ class HistogramTopic:
     the histogram that it is a window of, and `window_ms` the window's length; both are None unless
     `horizon = "never"`. `horizon` is None if there is none, or none is stated. `label` and `unit`
     say what the numbers in its buckets are, `sum_field` what is added up; any of them may be
-    missing. Histograms with equal `counted` count the same items of the same events; it is None
-    where the file does not state the events.
+    missing. `bounds_rho` is what choosing bounds from a sample has cost. Histograms with equal
+    `counted` count the same items of the same events; it is None where the file does not state the
+    events.
     """
 
     name: str
@@ -56,6 +57,7 @@ class HistogramTopic:
     window_of: str | None = None
     window_ms: int | None = None
     counted: str | None = None
+    bounds_rho: float = 0.0
 
     @property
     def settings_name(self) -> str:
@@ -200,6 +202,7 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
     horizon = counted.get("horizon")
     if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon <= 0:
         horizon = None
+    bounds_rho = values.get("bounds_rho")
     sum_section = values.get("sum")
     field = sum_section.get("field") if isinstance(sum_section, dict) else None
     return HistogramTopic(
@@ -209,6 +212,7 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
         label=texts.get("label"),
         unit=texts.get("unit"),
         sum_field=field if isinstance(field, str) else None,
+        bounds_rho=bounds_rho if isinstance(bounds_rho, float) else 0.0,
     )
 
 

@@ -269,6 +269,8 @@ def _parts(parts: Sequence[spending.Counted]) -> str:
     named = []
     for part in parts:
         times = f" ({part.epochs:,} epochs)" if part.epochs > 1 else ""
+        if not part.epochs:
+            times = " (the sample for its bounds)"
         worker = "" if part.worker is None else f" of worker {part.worker}"
         named.append(f"{part.histogram} generation {part.generation}{worker}{times}")
     return ", ".join(named)

@@ -261,8 +261,10 @@ class Init(Options):
     output: Path | None = option(
         "The settings file to write. Default: T.toml. Never overwrites one.", "FILE"
     )
-    records: int = option(
-        "How many to read.", "N", type=click.IntRange(10, RECORDS_MAX), default=2_000
+    records: int | None = option(
+        "How many to read. Default: 2,000, with --private 20,000.",
+        "N",
+        type=click.IntRange(10, RECORDS_MAX),
     )
     client: tuple[str, ...] = option(
         "A librdkafka setting, such as security.protocol=ssl; secrets as NAME=file:PATH or NAME=env:VARIABLE. Repeatable.",

@@ -372,7 +372,10 @@ def joint_guarantee(
         horizon = histogram.horizon
         epoch_ms = horizon * width if horizon is not None and width > 0 else None
         never = histogram.window_of is not None
-        published.append((snapshot.mechanism, snapshot.guarantee, epoch_ms, never))
+        once = histogram.bounds_rho
+        published.append(
+            (snapshot.mechanism, snapshot.guarantee, epoch_ms, never, once)
+        )
     return {
         "unit": units.pop(),
         "histograms": list(charged),
@@ -382,20 +385,20 @@ def joint_guarantee(
 
 @lru_cache(maxsize=16)
 def _total(
-    published: tuple[tuple[str, Guarantee, int | None, bool], ...],
+    published: tuple[tuple[str, Guarantee, int | None, bool, float], ...],
 ) -> dict[str, object]:
-    """Return the joint cost of published (mechanism, guarantee, ms of an epoch, never) tuples.
+    """Return the joint cost of (mechanism, guarantee, ms of an epoch, never, bounds_rho) tuples.
 
     Cached, since it changes only with a guarantee. `never`: without epochs, charged once for all
     time.
     """
     charges = [
         Charge(
-            stated_cost(mechanism, promise.rho, promise.epsilon, promise.delta),
+            stated_cost(mechanism, promise.rho, promise.epsilon, promise.delta, once),
             epoch_ms,
             never=never,
         )
-        for mechanism, promise, epoch_ms, never in published
+        for mechanism, promise, epoch_ms, never, once in published
     ]
     found = compose([charge.cost for charge in charges])
     return {

@@ -70,6 +70,7 @@ class PrivacyCost:
         False  # exactly k sqrt(2 rho)-GDP for k events, beside the failures
     )
     times: int = 1
+    once: float = 0.0  # part of rho that a sample cost: paid once for all epochs
 
     def __post_init__(self) -> None:
         _check_rho(self.rho)
@@ -78,6 +79,11 @@ class PrivacyCost:
                 raise ValueError(
                     f"delta of {name!r} = {failure}: must be a number from 0 to 1"
                 )
+
+    @property
+    def only_sample(self) -> bool:
+        """Whether nothing else was released at this cost than bounds from a sample."""
+        return 0 < self.once == self.rho
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

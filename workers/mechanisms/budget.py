@@ -68,4 +68,6 @@ class Budgeted(Mechanism):
         budget = self._cost
         numerical = sampler_delta(budget.epsilon, times, tv)
         check_sampler_delta(budget.delta, budget.epsilon, numerical, NUMERICAL_SHARE)
-        self._cost = replace(budget, rho=min(budget.rho, rho))  # `rho` is rounded up
+        once = self.config.bounds_rho or 0.0
+        # `rho` is rounded up.
+        self._cost = replace(budget, rho=min(budget.rho, rho), once=once)

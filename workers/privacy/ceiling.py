@@ -9,7 +9,8 @@
     user     pays for every epoch that a window touches, whatever the stream keys
     event    lies in one epoch of each generation, and pays for each generation that a window
              touches: after a restored copy one event may be in two successive ones. It has one
-             stream key per key field; the costliest of each counts
+             stream key per key field; the costliest of each counts. In every window it may also be
+             in a sample on which bounds were chosen, and pays for each that it does not pay for yet
 
 All charges are composed in zCDP and converted once, at `max_delta`. They come from the progress
 that each owner partition stores with its snapshots, ended generations and histograms included. An
@@ -48,6 +49,8 @@ from workers.privacy.total import (
     conversion_delta,
     epsilon_at,
     most_paid,
+    sample_of,
+    samples_of,
 )
 from workers.runtime.errors import SettingsError, StateRefused
 from workers.settings.settings import PrivacySettings, Settings
@@ -100,6 +103,7 @@ def generations_of(
         grid = grid_of(name, life)
         keys = served.get((name, life.generation), "public") if running else "public"
         accounting = life.description.get("accounting")
+        bounds_rho = life.description.get("bounds_rho")
         failures = tuple(life.deltas.items())
         charge = Charge(
             PrivacyCost(
@@ -109,6 +113,7 @@ def generations_of(
                 failures=failures,
                 pure=accounting == "pure",
                 gaussian=accounting == "gaussian",
+                once=float(bounds_rho) if isinstance(bounds_rho, str) else 0.0,
             ),
             None if grid.horizon is None else grid.horizon * grid.tick_ms,
             never=bool(windows_of(life, grid)),
@@ -270,24 +275,33 @@ class Ceiling:
     ) -> float | None:
         """Return the worst event's or user's epsilon at the ceiling's delta; None: no guarantee.
 
-        A user pays for all epochs of a charge in `counts`, an event for one.
+        A user pays for all epochs of a charge in `counts`, an event for one, and for the samples of
+        all charges.
         """
         paid = [
             (charge, count)
             for charge, count in zip(charges, counts, strict=True)
             if count
         ]
-        if any(charge.unit != self.unit for charge, _ in paid):
+        sampled = [charge for charge in charges if charge.cost.once]
+        if any(one.unit != self.unit for one in (*(one for one, _ in paid), *sampled)):
             return None  # a promise to events is none to users, and vice versa
         if self.unit == "user":
             return epsilon_at(
                 [replace(charge.cost, times=n) for charge, n in paid], self.delta
             )
         costs = [charge.cost for charge, _ in paid]
-        epsilons = [
-            epsilon_at([costs[i] for i in sorted(choice)], self.delta)
-            for choice in most_paid([charge for charge, _ in paid])
+        unpaid = [
+            charge.cost
+            for charge, count in zip(charges, counts, strict=True)
+            if not count
         ]
+        epsilons = []
+        for choice in most_paid([charge for charge, _ in paid]):
+            others = (cost for i, cost in enumerate(costs) if i not in choice)
+            both = [costs[i] for i in sorted(choice)]
+            both += samples_of([*others, *unpaid])
+            epsilons.append(epsilon_at(both, self.delta))
         return max(epsilons, key=_size)
 
     def fullest(
@@ -329,10 +343,15 @@ def _size(epsilon: float | None) -> float:
 def parts_of(
     charges: Sequence[Charge], counts: Sequence[int], unit: str
 ) -> Iterator[tuple[Charge, PrivacyCost]]:
-    """Yield the charges that a window touches, with what one event or user pays for them."""
+    """Yield the charges that a window touches, with what one event or user pays for them.
+
+    One that it does not touch is there if it has a sample, with the cost of that.
+    """
     for charge, count in zip(charges, counts, strict=True):
         if count:
             yield charge, replace(charge.cost, times=1 if unit == "event" else count)
+        elif charge.cost.once:
+            yield charge, sample_of(charge.cost)
 
 
 def _most(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
@@ -424,12 +443,15 @@ def charges_in(settings: Settings, configs: Sequence[HistogramConfig]) -> list[C
     )
 
 
-def endures(ceiling: Ceiling, charges: Sequence[Charge]) -> bool:
+def endures(
+    ceiling: Ceiling, charges: Sequence[Charge], past: Sequence[Charge] = ()
+) -> bool:
     """Return whether all of `charges` may go on without end, however their epochs lie.
 
-    Then no period, however far ahead, can exceed the ceiling.
+    Then no period, however far ahead, can exceed the ceiling. Of `past` ones, which none touches
+    any more, only samples count.
     """
-    return ceiling.holds(_worst(ceiling, charges).epsilon)
+    return ceiling.holds(_worst(ceiling, charges, past).epsilon)
 
 
 def _charges(
@@ -445,10 +467,13 @@ def _charges(
     ]
 
 
-def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> FullestWindow:
+def _worst(
+    ceiling: Ceiling, charges: Sequence[Charge], past: Sequence[Charge] = ()
+) -> FullestWindow:
     """Return the fullest window that these charges can ever make, if all of them run for ever.
 
-    An event is in one epoch of each; a user in as many epochs as a window can touch.
+    An event is in one epoch of each; a user in as many epochs as a window can touch. `past` charges
+    are in none.
     """
     period = ceiling.period_ms
     if ceiling.unit == "event":
@@ -462,8 +487,10 @@ def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> FullestWindow:
         touched = [
             tuple(_touched(epoch, other) for other in charges) for epoch in charges
         ]
+    every = [*charges, *past]
+    none = (0,) * len(past)
     return fullest_of(
-        FullestWindow(None, None, ceiling.epsilon_of(charges, counts), counts)
+        FullestWindow(None, None, ceiling.epsilon_of(every, (*counts, *none)), counts)
         for counts in dict.fromkeys(touched)
     )
 

@@ -154,14 +154,14 @@ def _end(
         begin = first[0]
         if begin > newest + _FAR_MS:
             break
-        touched = [
-            charge
-            for charge in fixed
-            if _touches(ceiling, charge, begin, [*going, *fixed])
-        ]
+        touched: list[Charge] = []
+        past: list[Charge] = []
+        for charge in fixed:
+            touches = _touches(ceiling, charge, begin, [*going, *fixed])
+            (touched if touches else past).append(charge)
         if len(touched) != still:
             still = len(touched)
-            if endures(ceiling, [*going, *touched]):
+            if endures(ceiling, [*going, *touched], past):
                 return None
         more = [first]
         for beginning in coming:
@@ -239,7 +239,10 @@ def _second(
             continue
         going = [*running, more]
         # Looked at first, since it is quick.
-        if endures(ceiling, going) and _end(ceiling, going, fixed, newest) is None:
+        if (
+            endures(ceiling, going, fixed)
+            and _end(ceiling, going, fixed, newest) is None
+        ):
             low = middle + 1
             most = epsilon
         else:

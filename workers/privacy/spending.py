@@ -14,7 +14,8 @@ published at that time, and has one stream key and one owner partition. The tota
 largest, over stream keys and times, of the composed cost of the generations that counted it.
 Generations of one histogram overlap in time only if the width or start of their ticks changed; a
 running one has no end. If histograms take the stream key from different fields, the event has one
-key and one owner partition per field, and the costliest key of each field counts. All totals are
+key and one owner partition per field, and the costliest key of each field counts. Every sample on
+which a generation's bounds were chosen counts, as it may hold any event. All totals are
 converted at one delta, the largest sum that any of them needs, so the stated epsilon holds for
 every event.
 
@@ -60,6 +61,8 @@ from workers.privacy.total import (
     charges_by_key,
     compose,
     epsilon_at,
+    sample_of,
+    samples_of,
     spans_of,
     worst_group,
 )
@@ -127,7 +130,10 @@ class HistogramSpending(Record, frozen=True):
 
 
 class Counted(Record, frozen=True):
-    """A part of the total; `worker` is set only for other workers."""
+    """A part of the total; `worker` is set only for other workers.
+
+    Of a part with 0 epochs only the sample counts on which its bounds were chosen.
+    """
 
     histogram: str
     generation: int
@@ -329,9 +335,15 @@ def total_of(
                 (list(chain(*(group for group, _ in choice))), choice[0][1])
                 for choice in product(*sets)
             ]
-    worst, joint = worst_group(
-        [[entry.charged for entry in group] for group, _ in choices]
-    )
+    costs = []
+    sampled = []
+    for group, _ in choices:
+        counted = {id(entry) for entry in group}
+        others = [one for one in everything if id(one) not in counted]
+        sampled.append([one for one in others if one.charge.cost.once])
+        samples = samples_of(one.charge.cost for one in others)
+        costs.append([*(entry.charged for entry in group), *samples])
+    worst, joint = worst_group(costs)
     group, key = choices[worst]
     several = len(workers) > 1
     # Name no key if the same running histograms serve all keys.
@@ -339,8 +351,12 @@ def total_of(
     return Total(
         **structs.asdict(joint),
         unit=unit,
-        parts=tuple(
-            _counted(entry.charge, entry.charged, worker=several) for entry in group
+        parts=(
+            *(_counted(one.charge, one.charged, worker=several) for one in group),
+            *(
+                _counted(one.charge, sample_of(one.charge.cost), worker=several)
+                for one in sampled[worst]
+            ),
         ),
         key=None if several or len(served) < 2 else key,
     )
@@ -428,7 +444,7 @@ def _counted(charge: Charge, cost: PrivacyCost, *, worker: bool = False) -> Coun
     return Counted(
         histogram=charge.histogram,
         generation=charge.generation,
-        epochs=cost.times,
+        epochs=0 if cost.only_sample else cost.times,
         worker=charge.worker if worker else None,
     )
 

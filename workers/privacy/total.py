@@ -13,7 +13,9 @@ delta, gets the figures in its snapshots. All sums are exact and rounded up once
 Total of a worker, at the sum of the deltas. An event has one stream key and counts in the
 histograms that serve it: the total is that of the costliest key. If histograms take the key from
 different fields, the event has one key per field, and the costliest key of each field counts. A
-user may come with every key, so all count; each bounds a user's items over all its keys together.
+sample on which bounds were chosen may hold any event, so an event pays for it (`sample_of`) also
+where it counts in nothing else of a histogram (docs/decisions/0044-bounds.md, B3). A user may come
+with every key, so all count; each bounds a user's items over all its keys together.
 Generations and new worker names add up for one event; a histogram's epochs do not, since it lies in
 one of them. A histogram without epochs (horizon = "never") has one charge for all its windows at
 all ticks, for ever, as an epoch without an end has (T2 and T3 of
@@ -35,7 +37,8 @@ grows. Group privacy of (epsilon, delta) alone would give delta e^(i epsilon), w
 usual settings. Epochs have fresh noise, so e epochs multiply all three by e. Delta is that of the
 settings with the failures grown; the part that converts rho is the same. Without an end of the
 epoch, all of a person's events share one noise: k in each of e epochs of the other histograms are
-k e events there.
+k e events there. So do those of a sample, whose part of rho is charged for k e events once, not for
+k in each epoch.
 """
 
 import math
@@ -134,6 +137,17 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
     return ways
 
 
+def sample_of(cost: PrivacyCost) -> PrivacyCost:
+    """Return what the sample of a cost with `once` costs an event that counts in nothing else."""
+    epsilon = epsilon_of(cost.once, cost.delta, gaussian=True)
+    return PrivacyCost(cost.once, epsilon, cost.delta, gaussian=True, once=cost.once)
+
+
+def samples_of(costs: Iterable[PrivacyCost]) -> list[PrivacyCost]:
+    """Return what the samples among `costs` cost an event that none of them counts."""
+    return [sample_of(cost) for cost in costs if cost.once]
+
+
 def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
     """Return the epsilon of all costs composed in zCDP and converted once; empty: impossible.
 
@@ -172,18 +186,19 @@ def group_loss(
     """Return (epsilon, delta) for a person with `events` events (or user ids) in every epoch.
 
     All `costs` and `endless` ones, at least one in all, count every event. `endless` ones have no
-    end of an epoch, so the events of all `epochs` count together. Return (None, 1) without a
-    guarantee, the figures of `compose` for one event and epoch. Raise ValueError if `events` is
-    below 1.
+    end of an epoch, and samples none either, so the events of all `epochs` count together. Return
+    (None, 1) without a guarantee, the figures of `compose` for one event and epoch. Raise
+    ValueError if `events` is below 1.
     """
     if events < 1:
         raise ValueError(f"events = {events}: must be at least 1")
-    of_endless = events * epochs if endless else 1
-    if events == of_endless == 1 and all(cost.times == 1 for cost in costs):
+    in_all = events * epochs
+    together = in_all if endless or any(cost.once for cost in costs) else events
+    if together == 1 and all(cost.times == 1 for cost in costs):
         found = compose([*costs, *endless])
         return found.epsilon, found.delta
-    counted = [_Counted(cost, events) for cost in costs]
-    counted += [_Counted(cost, of_endless) for cost in endless]
+    counted = [_Counted(cost, events, in_all) for cost in costs]
+    counted += [_Counted(cost, in_all, in_all) for cost in endless]
     # Sum the pure ones and compose the others, or compose all.
     epsilon, delta = _composed_events([one for one in counted if not one.cost.pure])
     pure = [one for one in counted if one.cost.pure]
@@ -206,10 +221,18 @@ def group_loss(
 
 
 class _Counted(NamedTuple):
-    """A cost, and how many of a person's events an epoch of it counts."""
+    """A cost, and how many of a person's events an epoch of it counts, and a sample may hold."""
 
     cost: PrivacyCost
     events: int
+    in_all: int
+
+    @property
+    def rho(self) -> Fraction:
+        """The cost of all epochs, and of the sample, for the person."""
+        once = Fraction(self.cost.once)
+        by_epoch = (Fraction(self.cost.rho) - once) * self.cost.times
+        return by_epoch * self.events**2 + once * self.in_all**2
 
 
 def conversion_delta(costs: Sequence[PrivacyCost]) -> float:
@@ -230,9 +253,9 @@ def group_failure(probability: float, rho: float, events: int) -> float:
 
 
 def stated_cost(
-    mechanism: str, rho: float, epsilon: float, delta: float
+    mechanism: str, rho: float, epsilon: float, delta: float, once: float = 0.0
 ) -> PrivacyCost:
-    """Return the cost that a snapshot states, with the parts of delta.
+    """Return the cost that a snapshot states, with the parts of delta; `once` is from settings.
 
     The delta beyond what the conversion needs counts as failures: the mechanism's own figure, or
     slightly more. If epsilon may be pure, all of it counts as sampling error too.
@@ -247,7 +270,9 @@ def stated_cost(
         # All of a known domain's delta converts rho.
         known = config is not None and config.lists_labels({})
         own = () if known else (("discovery", rest),)
-        return PrivacyCost(rho, epsilon, delta, failures=own, gaussian=True)
+        return PrivacyCost(
+            rho, epsilon, delta, failures=own, gaussian=True, once=min(once, rho)
+        )
     numerical = delta * NUMERICAL_SHARE
     if conversion >= delta - numerical:
         # Epsilon converts nothing; delta may be what a threshold shows.
@@ -271,7 +296,7 @@ def _composed_events(counted: Sequence[_Counted]) -> tuple[float, float]:
     left = conversion_delta(costs)
     if not 0 < left < 1:
         return math.inf, 1.0
-    rho = _sum((one.cost.rho, one.cost.times * one.events**2) for one in counted)
+    rho = float_up(sum((one.rho for one in counted), Fraction(0)))
     epsilon = epsilon_of(rho, left, gaussian=all(cost.gaussian for cost in costs))
     failures = sum(one.cost.times * _failures(one, epsilon) for one in counted)
     return epsilon, float_up(min(Fraction(left) + failures, Fraction(1)))
@@ -282,7 +307,8 @@ def _failures(counted: _Counted, epsilon: float) -> Fraction:
 
     `epsilon` is that of all of them: it decides how far sampling errors grow.
     """
-    cost, events = counted
+    cost = counted.cost
+    events = counted.events
     total = Fraction(0)
     for name, probability in cost.failures:
         if name == NUMERICAL:
@@ -445,7 +471,7 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
 
     A group (at least one) has the mechanisms that count one kind of stream key. A person's events
     may have several keys; rho and failures are convex in the events per key, so the largest of any
-    group bounds every mixture.
+    group bounds every mixture. All of them may be in the samples of every group.
     """
     if all(charge.never for charge in chain(*groups)):
         return (_span(groups, None),)
@@ -455,7 +481,7 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
 def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
     """Return the losses over a span of `days` (None: an epoch), for each number in EVENTS."""
     epochs = max(charge.epochs(days) for charge in chain(*groups))
-    parts = [_Paid.of(group, days) for group in groups]
+    parts = [_Paid.of(group, days, chain(*groups)) for group in groups]
     losses = []
     for events in EVENTS:
         epsilon, delta = _most(parts, events, epochs)
@@ -477,10 +503,16 @@ class _Paid(NamedTuple):
     endless: Sequence[PrivacyCost]
 
     @classmethod
-    def of(cls, group: Sequence[Charge], days: int | None) -> Self:
-        """Return what a group costs over `days`; each charge with epochs is paid for all in it."""
+    def of(
+        cls, group: Sequence[Charge], days: int | None, every: Iterable[Charge]
+    ) -> Self:
+        """Return what a group costs over `days`; each charge with epochs is paid for all in it.
+
+        The samples of the other charges in `every` are paid for as well.
+        """
         costs = []
-        endless = []
+        others = dict.fromkeys(charge for charge in every if charge not in group)
+        endless = samples_of(charge.cost for charge in others)
         for charge in group:
             if charge.epoch_ms is None:
                 endless.append(charge.cost)
@@ -595,7 +627,11 @@ def total_of(charges: Sequence[Charge]) -> Total:
     if len(names) <= 1:
         names = {frozenset(range(len(charges))): None}
     groups = [[charges[i] for i in sorted(paid)] for paid in names]
-    worst, found = worst_group([[charge.cost for charge in group] for group in groups])
+    costs = []
+    for paid in names:
+        others = (one.cost for i, one in enumerate(charges) if i not in paid)
+        costs.append([*(charges[i].cost for i in sorted(paid)), *samples_of(others)])
+    worst, found = worst_group(costs)
     # A delta of 1 promises nothing; the sum of the epsilons holds even then.
     epsilon = found.epsilon_of_the_sum if found.epsilon is None else found.epsilon
     person = spans_of(*groups)

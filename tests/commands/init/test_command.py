@@ -20,6 +20,7 @@ from tests.kafka.produced import produce_batch, two_members
 from tests.quietcount import Quietcount
 from workers.commands.init.sample import sample_of
 from workers.kafka.clients import Connection
+from workers.mechanisms.accounting import rho_of
 from workers.settings.settings import load
 
 Records = Iterable[tuple[str | None, object]]
@@ -228,6 +229,45 @@ def test_with_yes_it_asks_nothing_and_publishes_no_names(
     assert code == 0 and "published?" not in out
     settings = load(tmp_path / "x.toml")
     assert settings.events.key == "$all" and settings.privacy.unit == "event"
+
+
+def test_bounds_chosen_with_noise_are_charged_in_all_that_follows(
+    bootstrap: str, directory: Path, quietcount: Quietcount
+) -> None:
+    """The topic, the file, what `check` and `plan` say of it, and who may ask for it."""
+    topic = made(bootstrap, events("sensors", 5_000))
+    asked = "--private epsilon=0.4"
+    out = quietcount(options(bootstrap, topic, "x.toml", asked)).out
+    assert out.count("were chosen with noise, which bounds_rho charges") == 1
+    assert "were chosen by looking at exact data" not in out
+    [histogram] = load("x.toml").histograms
+    assert histogram.bounds_rho is not None
+    assert 0.99 < histogram.bounds_rho / rho_of(0.4, 1e-9, gaussian=True) <= 1
+    assert histogram.buckets is not None
+    edges = histogram.buckets.edges
+    assert 0 <= edges[0] <= 20
+    assert 70 <= edges[-1] <= 105
+    said = quietcount("plan -c x.toml").out
+    assert f"of rho, {histogram.bounds_rho!r} was spent on choosing bounds" in said
+    planned = json.loads(quietcount("plan -c x.toml --json").out)
+    assert planned["total"]["epsilon"] == histogram.epsilon
+    assert (
+        "bounds chosen by it are in no guarantee" in quietcount("check -c x.toml").out
+    )
+    out = quietcount(options(bootstrap, topic, "y.toml")).out
+    assert out.count("were chosen by looking at exact data") == 1
+    assert load("y.toml").histograms[0].bounds_rho is None
+    for wrong, words in (
+        ("--private epsilon=2", "epsilon=E, E from 0.01 to 0.5"),
+        (f"{asked} --users", "--private: not with --users"),
+    ):
+        run = options(bootstrap, topic, "z.toml", wrong)
+        assert words in quietcount(run, code=2).line
+    few = quietcount(
+        options(bootstrap, topic, "z.toml", f"{asked} --records 300"), code=1
+    )
+    assert "takes a sample of about" in few.err
+    assert not Path("z.toml").exists()
 
 
 def on_a_terminal(command: str, answers: list[tuple[str, str]]) -> tuple[str, int]:

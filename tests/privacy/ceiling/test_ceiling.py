@@ -16,19 +16,20 @@ from hypothesis import strategies as st
 from tests import ROOT
 from tests.privacy.ceiling.oracle import epsilon_of
 from tests.privacy.spending.test_spent import life, settings, state
-from workers.agents.ceiling_guard import topics_overlap
+from workers.agents.ceiling_guard import describe_charges, topics_overlap
 from workers.cli import execute
 from workers.mechanisms.accounting import PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.running.base import UnkBaseConfig
 from workers.privacy.ceiling import (
     Ceiling,
+    FullestWindow,
     charges_of,
     check_ceiling,
     merge,
     most_epochs,
 )
-from workers.privacy.total import EVER, Charge, compose, epsilon_at
+from workers.privacy.total import EVER, Charge, compose, epsilon_at, sample_of
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import PrivacySettings, Settings, TopicNames
 
@@ -200,6 +201,32 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
         charge(i, keys=frozenset({f"k{i}"}), key_field=f"f{i % 10}") for i in range(20)
     ]
     assert epsilon("event", *many) == times(20)
+
+
+def test_every_window_holds_the_samples_on_which_bounds_were_chosen() -> None:
+    """A sampled event may lie before a histogram began, and have a key that it does not serve."""
+    cost = replace(COST, gaussian=True, once=0.002)
+    sampled = replace(charge(0, 10, unit="event", first=5, last=6), cost=cost)
+    beside = charge(1, 10, unit="event", first=1, last=1)
+    ceiling = Ceiling("event", 9.0, 1e-4, 10)
+    alone = epsilon_at([sample_of(cost)], 1e-4)
+    for keys in (None, frozenset({"s1"})):
+        charges = [replace(sampled, keys=keys), replace(beside, keys=frozenset({"s2"}))]
+        # No epoch, that of `beside`, both at once.
+        assert ceiling.epsilon_of(charges, (0, 0)) == alone
+        before = epsilon_at([COST, sample_of(cost)], 1e-4)
+        assert ceiling.epsilon_of(charges, (0, 1)) == before
+        together = epsilon_at([cost, COST], 1e-4) if keys is None else before
+        assert ceiling.epsilon_of(charges, (1, 1)) == together
+        found = ceiling.fullest(charges, 0, 10, locate=True)
+        assert (found.counts, found.epsilon) == ((0, 1), before)
+    held = FullestWindow(0, 10, before, (0, 1))
+    said = describe_charges(charges, held, "event")
+    assert (
+        said == "h0 generation 1 of worker w (its sample), h1 generation 1 of worker w"
+    )
+    # It promised users nothing, in no window.
+    assert Ceiling("user", 9.0, 1e-4, 10).epsilon_of(charges, (0, 0)) is None
 
 
 # ---- what is charged -----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Privacy loss of one person: against independent accountants, and never understated."""
 
 import math
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -27,6 +28,7 @@ from workers.privacy.total import (
     group_loss,
     loss_caption,
     loss_table,
+    sample_of,
     spans_of,
     stated_cost,
     total_of,
@@ -334,6 +336,38 @@ def test_a_plan_warns_of_weak_promises_first_and_of_their_sum() -> None:
     assert last.endswith(
         "together: delta is 1 or more: nothing is promised to any event"
     )
+
+
+def test_events_of_a_person_in_a_sample_count_together_in_all_epochs() -> None:
+    """Not once in each epoch, which understated 30 daily events 30 times over."""
+    whole = replace(unk(0.1, 1e-9), gaussian=True)
+    once = whole.rho / 4
+    charge = Charge(replace(whole, once=once), DAY_MS)
+    left = conversion_delta([whole])
+
+    def stated(k: int, epochs: int) -> float:
+        rho = epochs * k**2 * (whole.rho - once) + (k * epochs) ** 2 * once
+        return epsilon_of(rho, left, gaussian=True)
+
+    epoch, _, month, _ = spans_of([charge])
+    assert epoch.losses == spans_of([Charge(whole, DAY_MS)])[0].losses
+    for loss in month.losses[:3]:
+        assert loss.epsilon == pytest.approx(stated(loss.events, 30), rel=1e-9)
+        least, _ = group_loss([replace(whole, times=30)], loss.events)
+        assert least is not None and loss.epsilon is not None
+        assert loss.epsilon > least
+    # Events of other stream keys are in the sample too, from one event in one epoch on.
+    other = Charge(whole, DAY_MS, histogram="other", keys=frozenset({"s2"}))
+    mine = replace(charge, histogram="mine", keys=frozenset({"s1"}))
+    apart = spans_of([other])[2].losses[1].epsilon
+    both = spans_of([other], [mine])[2].losses[1].epsilon
+    assert apart is not None and both is not None
+    assert both > 1.2 * apart
+    total = total_of([other, mine])
+    assert total.epsilon == compose([whole, sample_of(mine.cost)], total.delta).epsilon
+    # Without epochs all events count together anyway.
+    never = Charge(charge.cost, None, never=True)
+    assert spans_of([never]) == spans_of([replace(never, cost=whole)])
 
 
 def test_without_epochs_all_events_of_a_person_count_together() -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain, product
 from pathlib import Path
@@ -30,6 +31,7 @@ from workers.privacy import spending
 from workers.privacy.ceiling import charges_of, merge
 from workers.privacy.model import Record
 from workers.privacy.spending import AllBudgets, Budget, budget_of, entries_of
+from workers.privacy.total import charge_of, compose, sample_of, spans_of
 from workers.settings.settings import (
     EventsSettings,
     KafkaSettings,
@@ -162,6 +164,26 @@ def test_a_new_generation_keeps_the_price_of_the_old_one_in_the_state() -> None:
         one for g in histogram.generations for e in g.epochs for one in e.ids
     } == ids
     assert found.total is not None and found.total.epsilon == 30.0
+
+
+def test_the_sample_of_a_generation_is_charged_beside_every_other() -> None:
+    """An event of the old generation's time may be in the sample that chose the new one's bounds."""
+    old = unk(epsilon=1.0)
+    new = unk(epsilon=0.5, generation=2, bounds_rho=1e-3)
+    given = settings(new)
+    found = budget_of(given, [state([(new, 101, 151)], [(old, 1, 101)])])
+    costs = [build(config).cost() for config in (old, new)]
+    assert costs[1].once == 1e-3
+    assert found.total is not None
+    expected = compose([costs[0], sample_of(costs[1])], found.total.delta)
+    assert found.total.epsilon == expected.epsilon
+    assert expected.rho > costs[0].rho
+    assert [part.epochs for part in found.total.parts] == [1, 0]
+    said = words(text_of(found))
+    assert "h generation 2 (the sample for its bounds)" in said
+    # Of what runs, the table counts a person's sampled events once, in all epochs together.
+    charge = replace(charge_of(new, build(new)), worker="w")
+    assert found.person == spans_of([charge])
 
 
 def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:

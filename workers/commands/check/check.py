@@ -51,9 +51,9 @@ def show(
 ) -> None:
     """Print the findings: how many records count, why the others do not, and each histogram."""
     say = Printer(console)
+    say.line(f"{sample.name}: {findings.records:,}", style="bold")
     say.line(
-        f"{sample.name}: {findings.records:,}. Exact: for the operator only; bounds chosen by it are in no guarantee.",
-        style="bold",
+        "Exact data, for the operator only: bounds chosen by it are in no guarantee."
     )
     if sample.stopped:
         say.line("  the time limit was reached before the requested number was read")

@@ -44,6 +44,8 @@ from workers.settings.files import client_values
 from workers.settings.settings import KafkaSettings, registry_of, settings_of
 
 EXIT_NOTHING = 1
+_RECORDS = 2_000
+_PRIVATE_RECORDS = 20_000
 _ROWS_MAX = 40
 _PLAIN_WIDTH = 120
 _EXAMPLES = 3
@@ -91,7 +93,8 @@ def write_settings(chosen: Init) -> int:
     except ValueError as error:
         raise SettingsError(str(error)) from None
     access = None if asked is None else Access(asked.url, asked.client(), 0.0)
-    sample = sample_of(Connection(bootstrap, values), topic, chosen.records, log)
+    records = chosen.records or (_RECORDS if private is None else _PRIVATE_RECORDS)
+    sample = sample_of(Connection(bootstrap, values), topic, records, log)
     for note in sample.notes:
         log(note)
     now_ms = time.time_ns() // 1_000_000

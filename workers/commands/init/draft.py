@@ -252,7 +252,6 @@ class SampleGuesses:
         self,
         views: Sequence[ViewValues],
         rho: float,
-        most: int,
         range_: Range | None,
     ) -> Chosen:
         """Choose bounds by noisy quantiles; a `range_` that was given is kept."""
@@ -268,7 +267,8 @@ class SampleGuesses:
             max_items = choice.bound("items", sizes, ITEMS)
         if amounts:
             largest = [max(_amounts(view).values()) for view in views]
-            max_count = min(choice.bound("count", largest, AMOUNTS), most)
+            max_count = choice.bound("count", largest, AMOUNTS)
+            max_count = min(max_count, math.isqrt(_PRODUCT_MAX // max_items))
         if ends:
             found = choice.ends(self.items.field.numbers)
             if found is None:
@@ -323,15 +323,15 @@ class SampleGuesses:
         counts = sorted(
             count for _, _, view in seen for count in _amounts(view).values()
         )
-        max_items = min(max(_quantile(per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
+        max_items = min(max(quantile(per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
         most = math.isqrt(
             _PRODUCT_MAX // (max_items if user is None else ITEMS_PER_USER)
         )
-        max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), most)
+        max_count = min(_round_up(quantile(counts, _MOST_ITEMS)), most)
         private = None
         if private_rho is not None:
             views_seen = [view for _, _, view in seen if view.labels]
-            private = self._private(views_seen, private_rho, most, range_)
+            private = self._private(views_seen, private_rho, range_)
             max_items = private.max_items
             max_count = private.max_count
         pairs: Counter[tuple[str, str]] = Counter()
@@ -448,7 +448,7 @@ def _amounts(view: ViewValues) -> dict[str, int]:
     return found
 
 
-def _quantile(ordered: Sequence[int], share: float) -> int:
+def quantile(ordered: Sequence[int], share: float) -> int:
     """Return the least number that this share of `ordered` does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 

@@ -67,23 +67,22 @@ def range_of(numbers: Sequence[float]) -> Range | None:
     outside = int(OUTLIERS * len(ordered))
     low = ordered[outside]
     high = ordered[-1 - outside]
-    if not _is_usual(low, high):
-        return None
     middle = ordered[len(ordered) // 2]
-    if low >= 0 and middle > 0 and high > _SKEWED * middle:
-        # Begin where a few tiny numbers add no decades: at the 5 % quantile, within six decades.
-        least_positive = next(number for number in ordered if number > 0)
-        usual = ordered[max(outside, len(ordered) // 20)]
-        return _checked(_log(max(least_positive, usual, high / 1e6), high))
-    return _checked(_linear(low, high))
+    least_positive = next((number for number in ordered if number > 0), 0.0)
+    usual = ordered[max(outside, len(ordered) // 20)]
+    return range_around(low, max(least_positive, usual), middle, high)
 
 
-def range_around(low: float, high: float) -> Range | None:
-    """Return buckets with round edges that cover `low` to `high`; None if there are none."""
-    if low >= high or not _is_usual(low, high):
+def range_around(low: float, usual: float, middle: float, high: float) -> Range | None:
+    """Return buckets with round edges that cover `low` to `high`; None if there are none.
+
+    `middle` is the median. Where the largest numbers are far above it, the buckets have one ratio,
+    and begin at `usual`, within six decades: there a few tiny numbers add no decades.
+    """
+    if low > high or not _is_usual(low, high):
         return None
-    if low > 0 and high > _SKEWED * low:
-        return _checked(_log(low, high))
+    if low >= 0 and middle > 0 and high > _SKEWED * middle:
+        return _checked(_log(max(usual, high / 1e6), high))
     return _checked(_linear(low, high))
 
 

@@ -6,7 +6,7 @@ grid, and the ranks of the cells get the noise of `mechanisms.counters.ranks` at
 costs rho for the content of one event of the sample emptied. What is chosen is post-processing.
 
 Guarantee: together the choices are a Gaussian mechanism of `Chosen.rho`, which the settings file
-states as `bounds_rho`, and the histogram pays from its budget (docs/decisions/0042-bounds.md). The
+states as `bounds_rho`, and the histogram pays from its budget (docs/decisions/0044-bounds.md). The
 noise comes from a fresh key that is forgotten.
 """
 
@@ -19,11 +19,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from workers.arrays.types import Longs
+from workers.arrays.types import Floats, Longs
 from workers.commands.init.formats import CannotGuess
 from workers.commands.init.items import Range, range_around
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.counters.ranks import RankColumns, ranked_counter
+from workers.mechanisms.counters.ranks import RankColumns, ranked_counter, ranks_of
 from workers.mechanisms.noise.keyed import NoiseKey
 
 # Cells: public, and wide enough for any topic.
@@ -37,15 +37,17 @@ NUMBERS = (*(-size for size in reversed(_SIZES)), 0.0, *_SIZES)
 # Shares of the events within a bound, and below and above the buckets' ends.
 _WITHIN = 0.99
 _OUTSIDE = 0.01
-# In standard deviations of the noisiest cell: the least number of events, so that noise moves a
-# share by less than a tenth; and by how much ranks may be off.
-_LEAST = 40
+# Where buckets of one ratio begin.
+_USUAL = 0.05
+# The least number of events, in standard deviations of the noisiest cell, so that noise moves a
+# share by a few in 100; and by how many of its standard deviations a rank may be off.
+_LEAST = 100
 _SLACK = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Bounds, and what their choice cost; `range` is None if nothing is counted in buckets."""
+    """Bounds, and what their choice cost: 0 if there was none. `range`: None without buckets."""
 
     max_items: int
     max_count: int
@@ -78,31 +80,53 @@ class PrivateChoice:
     def ends(self, values: Sequence[float]) -> Range | None:
         """Return buckets for nearly all values, one an event; None if there are none."""
         cells = [bisect_right(NUMBERS, value) for value in values]
-        shares = (_OUTSIDE, 1 - _OUTSIDE)
-        low, high = self._quantiles("ends", cells, len(NUMBERS) + 1, shares)
+        shares = (_OUTSIDE, _USUAL, 1 / 2, 1 - _OUTSIDE)
+        found = self._quantiles("ends", cells, len(NUMBERS) + 1, shares)
+        # The lower edges of their cells, and the upper one of the last.
+        low, usual, middle = (NUMBERS[max(cell - 1, 0)] for cell in found[:3])
         return range_around(
-            NUMBERS[max(low - 1, 0)], NUMBERS[min(high, len(NUMBERS) - 1)]
+            low, usual, middle, NUMBERS[min(found[3], len(NUMBERS) - 1)]
         )
 
-    def _quantiles(
-        self, name: str, cells: Sequence[int], number: int, shares: Sequence[float]
-    ) -> list[int]:
-        """Release the ranks of cells once; return the cell of each quantile."""
+    def ranks(
+        self, name: str, cells: Sequence[int], number: int
+    ) -> tuple[Longs, float]:
+        """Release how many events lie in each cell or below it; return the sd of a cell, too.
+
+        This is all that is read of a sample, and is done once for each name.
+        """
         counter = ranked_counter(number, 1, self._rho, None)
         self._spent += Fraction(counter.rho_item)
         counts: Longs = np.bincount(cells, minlength=number)
         tag = self._key.tags("bounds", [name.encode()])
         counts = counts + RankColumns((counter,), self._stream).at(1, tag)
-        ranks = np.cumsum(counts)
+        return np.cumsum(counts), counter.sd(1)
+
+    def _quantiles(
+        self, name: str, cells: Sequence[int], number: int, shares: Sequence[float]
+    ) -> list[int]:
+        """Return the cell of each quantile."""
+        ranks, sd = self.ranks(name, cells, number)
         total = int(ranks[-1])
-        sd = counter.sd(1)
         if total < _LEAST * sd:
             raise CannotGuess(
                 f"--private: that takes a sample of about {math.ceil(_LEAST * sd):,} events: more --records, or a larger epsilon"
             )
-        # Towards the middle by the noise, so that it alone never decides.
-        marks = [
-            share * total + (_SLACK * sd if share < 1 / 2 else -_SLACK * sd)
-            for share in shares
-        ]
-        return [int(np.argmax(ranks >= mark)) for mark in marks]
+        found = []
+        for share in shares:
+            # Towards the middle by the noise, so that it alone never decides.
+            slack = _SLACK * sd * _rank_sds(number, share) * np.sign(1 / 2 - share)
+            found.append(int(np.argmax(ranks >= share * total + slack)))
+        return found
+
+
+def _rank_sds(number: int, share: float) -> Floats:
+    """Return the sd of each cell's rank less a share of all, in units of that of a cell."""
+    ranks = ranks_of(number)
+    places = np.arange(1, number + 1)
+    last = np.full(number, number)
+    variances = ranks.covariance(places, places)
+    variances += share**2 * ranks.covariance(last, last)
+    variances -= 2 * share * ranks.covariance(places, last)
+    # Of the last cell nothing is left but rounding where the share is all.
+    return np.sqrt(np.maximum(variances, 0) / ranks.of_bucket)

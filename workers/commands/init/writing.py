@@ -141,6 +141,8 @@ def _head(
 
 def exact_bounds(draft: Draft) -> str:
     """Return a sentence on what was chosen by looking at exact data."""
+    if draft.private is not None and not draft.private.rho:
+        return "No bound was chosen from the sample. Fields, tick and the figures of the comments are from exact data."
     if draft.private is not None:
         return (
             "max_items, max_count and the ends of buckets were chosen with noise, which bounds_rho charges. Fields, tick and the "
@@ -385,7 +387,7 @@ def _histogram(
         f"reveals less, with more noise. {choice.noise}"
     )
     lines.set("epsilon", str(EPSILON), why)
-    if draft.private is not None:
+    if draft.private is not None and draft.private.rho:
         why = (
             "of this budget, what init spent on choosing bounds from the sample, once: keep it, so that every guarantee "
             "includes it"

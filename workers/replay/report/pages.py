@@ -54,7 +54,8 @@ def spans_of_run(run: Outcome) -> tuple[Span, ...]:
             row.rho, row.epsilon, row.delta, failures=failures, pure=True
         )
     else:
-        cost = stated_cost(row.mechanism, row.rho, row.epsilon, row.delta)
+        once = float(settings.get("bounds_rho") or 0)
+        cost = stated_cost(row.mechanism, row.rho, row.epsilon, row.delta, once)
     return spans_of([Charge(cost, run.epoch_ms, never=run.never)])
 
 
