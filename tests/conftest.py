@@ -49,6 +49,8 @@ LONGEST = (
     *("test_threads.py", "test_topics_under_way.py", "test_outages.py"),
     *("test_handover.py", "test_open_transactions.py"),
 )
+#: Folders whose fixture, of scope "package", takes seconds: each process that ran one of their files would make it.
+TOGETHER = ("tests/consumers/", "tests/events/registry/")
 #: What `make quick` and `make near` ask for.
 QUICK = "not slow"
 ALL_SLOW = re.compile(r"^pytestmark = pytest\.mark\.(slow|waits)$", re.MULTILINE)
@@ -148,7 +150,9 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 
 def unit(nodeid: str) -> str:
-    return nodeid.split("::", 1)[0]
+    """Return what one process runs: a file, or a folder whose files share a fixture."""
+    path = nodeid.split("::", 1)[0]
+    return next((folder for folder in TOGETHER if path.startswith(folder)), path)
 
 
 def in_order(items: Iterable[pytest.Item]) -> list[Path]:
