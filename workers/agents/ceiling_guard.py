@@ -194,13 +194,10 @@ class CeilingGuard:
         """
         # Must precede reading the state, which by then includes the charges of published epochs.
         published = None if self._refreshed else self._published()
+        connection = self.others.connection
         state = self.others.settings.release_state_topic
-        number = max(
-            self.owners, partition_counts(self.others.connection).get(state, 0)
-        )
-        tails = read_newest(
-            self.others.connection, [(state, at) for at in range(number)]
-        )
+        number = max(self.owners, partition_counts(connection).get(state, 0))
+        tails = read_newest(connection, [(state, owner) for owner in range(number)])
         if published is not None and not tails:
             raise CeilingReached(
                 f"{self.ceiling}: topic {published} holds snapshots, but "
@@ -209,9 +206,9 @@ class CeilingGuard:
                 "in which they were published"
             )
         self._refreshed = True
-        own = self.others.settings.worker.name
+        worker = self.others.settings.worker.name
         others = [tails[where] for where in tails if where[1] != self.owner]
-        charges = (charges_of(own, state, self.others.settings) for state in others)
+        charges = (charges_of(worker, state, self.others.settings) for state in others)
         self._charges = [*chain.from_iterable(charges), *self.others.charges()]
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
@@ -220,16 +217,13 @@ class CeilingGuard:
         Raise CeilingReached if, with the charges from the last `refresh`, a period that one of them
         touches exceeds the ceiling.
         """
-        own = charges_of(
-            self.others.settings.worker.name, progress, self.others.settings, beginning
-        )
-        charges = merge([*own, *self._charges])
-        generations = {
-            config.name: config.generation for config in self.others.settings.histograms
-        }
+        settings = self.others.settings
+        of_owner = charges_of(settings.worker.name, progress, settings, beginning)
+        charges = merge([*of_owner, *self._charges])
+        generations = {config.name: config.generation for config in settings.histograms}
         for name, epoch in beginning.items():
-            wanted = (name, generations[name])
-            [charge] = [one for one in own if (one.histogram, one.generation) == wanted]
+            generation = (settings.worker.name, name, generations[name])
+            [charge] = [one for one in of_owner if one.generation_id == generation]
             begin, end = charge.span(epoch)
             window = self.ceiling.fullest(charges, begin, end)
             if not self.ceiling.holds(window.epsilon):
@@ -244,11 +238,11 @@ class CeilingGuard:
                     "contributions wait: raise the ceiling, undo the change, or begin later (docs/budget.md)"
                 )
 
-    def _sum(self, held: FullestWindow, charges: Sequence[Charge]) -> str:
+    def _sum(self, window: FullestWindow, charges: Sequence[Charge]) -> str:
         """Say what a period would cost: its epsilon at the ceiling's delta, or why it has none."""
-        if held.epsilon is not None:
-            return f"epsilon {held.epsilon:.6g} at that delta"
-        for charge, _ in parts_of(charges, held.counts, self.ceiling.unit):
+        if window.epsilon is not None:
+            return f"epsilon {window.epsilon:.6g} at that delta"
+        for charge, _ in parts_of(charges, window.counts, self.ceiling.unit):
             if charge.unit != self.ceiling.unit:
                 return f"no epsilon at that delta ({charge} protected another unit)"
         return "no epsilon at that delta"
@@ -268,15 +262,14 @@ class CeilingGuard:
         return None
 
 
-def describe_charges(charges: Sequence[Charge], held: FullestWindow, unit: str) -> str:
+def describe_charges(
+    charges: Sequence[Charge], window: FullestWindow, unit: str
+) -> str:
     """List the charges in a window for a message: the first few, and how many more."""
-    found = []
-    for charge, cost in parts_of(charges, held.counts, unit):
+    names = []
+    for charge, cost in parts_of(charges, window.counts, unit):
         times = f" ({cost.times:,} epochs)" if cost.times > 1 else ""
-        found.append(f"{charge}{' (its sample)' if cost.only_sample else times}")
-    more = (
-        f" and {len(found) - _CHARGES_NAMED:,} more"
-        if len(found) > _CHARGES_NAMED
-        else ""
-    )
-    return ", ".join(found[:_CHARGES_NAMED]) + more
+        names.append(f"{charge}{' (its sample)' if cost.only_sample else times}")
+    listed = ", ".join(names[:_CHARGES_NAMED])
+    further = len(names) - _CHARGES_NAMED
+    return listed if further <= 0 else f"{listed} and {further:,} more"

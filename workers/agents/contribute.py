@@ -214,13 +214,10 @@ class ContributeShard(SourceShard):
         owners = self._owners
         after_ms = max([self._notice_ms(), *(at for _, at in owners.grown)])
         at_ms = next_epoch(self._stream.epochs, after_ms)
-        if (
-            self.offset is None
-            or at_ms is None
-            or number <= owners.number
-            or number % owners.number
-        ):
+        grows = number > owners.number and number % owners.number == 0
+        if self.offset is None or at_ms is None or not grows:
             return
+        # The producer must know the new partitions.
         self.transactions.look_up()
         self._owners = Owners(owners.first, (*owners.grown, (number, at_ms)))
         self._sequences += [0] * (number - owners.number)
@@ -271,6 +268,7 @@ class ContributeShard(SourceShard):
         return self._origins is None and super().wants_end(now_ms)
 
     def _users_from(self) -> int | None:
+        """Return when users move to joining partitions; None: none do, or no epoch begins then."""
         stream = self._stream
         bounds_users = any(lane.max_items_per_user is not None for lane in stream.lanes)
         if self._origins is not None or not bounds_users:

@@ -66,12 +66,11 @@ def stored_progress(
 ) -> SourceProgress | None:
     """Return source partition 0's progress; before it has one, any other's."""
     with reader(connection) as consumer:
-        found = newest_values(consumer, [(state, 0)])
-        if not found:
-            found = newest_values(
-                consumer, [(state, one) for one in range(1, partitions)]
-            )
-    for value in found.values():
+        values = newest_values(consumer, [(state, 0)])
+        if not values:
+            others = [(state, partition) for partition in range(1, partitions)]
+            values = newest_values(consumer, others)
+    for value in values.values():
         return decode_stored(_DECODER, value, f"{state}: the stored progress")
     return None
 
@@ -86,15 +85,15 @@ def stored_topics(
     with reader(connection) as consumer:
         for partition in range(partitions):
             low, high = bounds_of(consumer, state, partition)
-            found: dict[bytes, bytes | None] = {}
+            pairs: dict[bytes, bytes | None] = {}
             spans = {(state, partition): (low, high)} if low < high else {}
             for taken in read_spans(consumer, spans):
-                found |= {
+                pairs |= {
                     message.key() or b"": message.value() for message in taken.messages
                 }
-                if SOURCES in found:  # the head follows its pages
+                if SOURCES in pairs:  # the head follows its pages
                     break
-            if (value := read_paged(SOURCES, found.get)) is not None:
+            if (value := read_paged(SOURCES, pairs.get)) is not None:
                 return decode_sources(value)
     return None
 

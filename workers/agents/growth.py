@@ -54,8 +54,9 @@ class _Noticing:
 class OwnerGrowth(_Noticing):
     """Growth of the owners, which are the contributions topic's partitions, during one run.
 
-    A look takes one step: restart if the stored state counts more owners already, add the missing
-    state partitions, wait until all brokers know them, then have the new owners counted (`grow`).
+    Each `look` takes the next step that is due: restart if the stored state counts more owners
+    already, add the missing state partitions, wait until all brokers know them, then have the new
+    owners counted (`grow`). `owners` are those that this run was started with.
     """
 
     settings: Settings

@@ -127,12 +127,12 @@ class PartitionGauges(Collector):
 
 def _families() -> dict[str, GaugeMetricFamily]:
     """Return an empty metric for every gauge, by its name without prefix."""
-    found = {}
+    families = {}
     for gauge, text in GAUGES.items():
         name, _, labels = gauge.rstrip("}").partition("{")
         names = labels.split(",") if labels else ()
-        found[name] = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=names)
-    return found
+        families[name] = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=names)
+    return families
 
 
 #: The loop turns every 0.2 s.
@@ -161,16 +161,18 @@ class Health:
 
     def liveness_reasons(self, now_s: float) -> list[str]:
         """Return the reasons to restart the worker, if any; `now_s` is monotonic."""
-        found = []
+        reasons = []
         still_s = now_s - self.handover.beat_s
         if still_s > LOOP_S:
-            found.append(f"the event loop has stood still for {still_s:.0f} s")
+            reasons.append(f"the event loop has stood still for {still_s:.0f} s")
         for shard in list(self.handover.shards.values()):
             work_s = 0.0 if shard.busy_since_s is None else now_s - shard.busy_since_s
             if work_s > SHARD_S:
                 name = shard.transactional_id
-                found.append(f"{name} has been at one piece of work for {work_s:.0f} s")
-        return found
+                reasons.append(
+                    f"{name} has been at one piece of work for {work_s:.0f} s"
+                )
+        return reasons
 
     def readiness_reasons(self, now_s: float, now_ms: int) -> list[str]:
         """Return why the worker is not ready, if so; `now_s` is monotonic, `now_ms` wall clock."""

@@ -43,10 +43,10 @@ def complete_ms(
     partition: int,
     progress: ReleaseProgress,
 ) -> int | None:
-    """Return the time up to which all source partitions have closed their ticks.
+    """Return the time, ms, up to which all source partitions have closed their ticks.
 
-    So says the log of contributions, read to its end from `progress` on. None while a source
-    partition has closed none.
+    It is read from the contributions topic, from the `progress` of an owner partition to the end.
+    None while a source partition has closed none.
     """
     marks = list(progress.watermarks)
     for record in read_partition(
@@ -72,12 +72,12 @@ def read_states(
     if topic not in existing:
         return None
     owners = existing[topic].partitions
-    found: list[ReleaseProgress | None] = []
+    states: list[ReleaseProgress | None] = []
     with reader(connection) as consumer:
         for owner in range(owners):
             say(f"owner partition {owner + 1} of {owners}")
-            found.append(_newest(consumer, [(topic, owner)]).get((topic, owner)))
-    return found
+            states.append(_newest(consumer, [(topic, owner)]).get((topic, owner)))
+    return states
 
 
 def read_newest(
@@ -94,14 +94,15 @@ def _newest(
     consumer: Consumer, wanted: Iterable[Partition]
 ) -> dict[Partition, ReleaseProgress]:
     """Return decoded progress by partition; StateRefused if another version wrote it."""
-    found: dict[Partition, ReleaseProgress] = {}
+    states: dict[Partition, ReleaseProgress] = {}
     for where, value in newest_values(consumer, wanted).items():
-        found[where] = read_progress(value)
-        if (version := found[where].version) != VERSION:
+        progress = read_progress(value)
+        if progress.version != VERSION:
             raise StateRefused(
-                f"{where[0]}[{where[1]}]: its progress has version {version}, this program reads {VERSION}: upgrade"
+                f"{where[0]}[{where[1]}]: its progress has version {progress.version}, this program reads {VERSION}: upgrade"
             )
-    return found
+        states[where] = progress
+    return states
 
 
 #: Key of the progress record in the state topics of all stages.
@@ -119,6 +120,7 @@ def newest_values(
     Each partition is read from near its end, and from ever further back until a record is found.
     """
     newest_by_partition: dict[Partition, bytes] = {}
+    # The first and last + 1 offsets of partitions in which no record was found yet.
     bounds = {where: bounds_of(consumer, *where) for where in wanted}
     bounds = {where: (low, high) for where, (low, high) in bounds.items() if low < high}
     newest = NEWEST

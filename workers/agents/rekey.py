@@ -61,7 +61,11 @@ OURS_BYTES_MAX = len(HEADER) + 9
 
 
 class RekeyProgress(SourceProgress, kw_only=True, frozen=True):
-    """`sequence` is the next mark's; `users` partitions has the by-user topic of id `users_id`."""
+    """Progress of one origin.
+
+    `sequence` is the number of its next mark. The by-user topic, to which events are sent on, has
+    `users` partitions and the broker's id `users_id`.
+    """
 
     sequence: int
     users: int
@@ -101,6 +105,7 @@ class ForwardBatch:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         """Yield of each record value, key (its user), partition, time in ms, and headers."""
         data = self.data
+        # Only these records get headers: ours is needed, or they have their own.
         noted = (self.keys[:, 0] >= 0) | (self.late != NO_TIME) | (self.own > 0)
         columns = (*self.users.T, *self.values.T, self.partitions, self.times, noted)
         rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -115,8 +120,8 @@ class ForwardBatch:
         key, stop = self.keys[row].tolist()
         original = None if key < 0 else self.data[key:stop]
         ours = HEADER, encode_header(int(self.late[row]), original)
-        own = headers_at(self.data, end, MESSAGE_BYTES) if self.own[row] else None
-        return [ours, *(own or ())]
+        theirs = headers_at(self.data, end, MESSAGE_BYTES) if self.own[row] else None
+        return [ours, *(theirs or ())]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -125,7 +130,7 @@ class UserRows:
 
     `rows`, int64 (k,), has the batch index of each record to forward, `users`, int64 (k, 2), start
     and stop of its user in `data`. `times`, int64 (stop - start,), has the time of every record in
-    ms, NO_TIME if unreadable or rejected.
+    ms, NO_TIME if unreadable or rejected. `declined` records were left to a slower reader.
     """
 
     start: int
@@ -198,15 +203,16 @@ def _without_user(
     rejects: list[Reject] = []
     for reading in events.read(some, fmt):
         # What a view includes has a user: only its time can keep it from being forwarded.
-        late = reading.in_any_view
+        ahead = reading.in_any_view
         rejects += reading.rejects
         for row, time_ms in zip(
-            reading.index[late].tolist(), reading.times[late].tolist(), strict=True
+            reading.index[ahead].tolist(), reading.times[ahead].tolist(), strict=True
         ):
             rejects.append(Reject(row, with_unit(AHEAD, time_ms, "ms")))
-        times[reading.index[~late]] = reading.times[~late]
-    found = [Reject(int(rows[reject.index]), reject.reason) for reject in rejects]
-    return times, sorted(found, key=lambda reject: reject.index)
+        times[reading.index[~ahead]] = reading.times[~ahead]
+    # By the row of the batch, not of `some`.
+    in_batch = [Reject(int(rows[reject.index]), reject.reason) for reject in rejects]
+    return times, sorted(in_batch, key=lambda reject: reject.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

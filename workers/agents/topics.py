@@ -152,16 +152,13 @@ def inspect_topics(
         user_partitions=worker.user_partitions,
     )
     embedded = connection.embedded is not None
-    [number] = [
-        one.partitions for one in plan if one.name == settings.contributions_topic
-    ]
+    contributions = settings.contributions_topic
+    # Until a state counts them: the partitions of the topic, or those that it is to have.
+    [number] = [topic.partitions for topic in plan if topic.name == contributions]
     owners = Owners(number)
-    if not embedded and existing.keys() >= {
-        settings.contributions_topic,
-        settings.contribute_state_topic,
-    }:
-        state = settings.contribute_state_topic
-        number = existing[settings.contributions_topic].partitions
+    state = settings.contribute_state_topic
+    if not embedded and existing.keys() >= {contributions, state}:
+        number = existing[contributions].partitions
         owners = stored_owners(connection, state, existing[state].partitions, number)
     _check_owners(settings, owners, existing)
     topics = Topics(
@@ -177,9 +174,10 @@ def inspect_topics(
     state = first_state_topic(settings)
     if topics.embedded or not existing.keys() >= {*events, state}:
         return topics
-    now = tuple(map(topics.source, events))
+    sources = tuple(map(topics.source, events))
     partitions = existing[state].partitions
-    counted = counted_sources(connection, state, partitions, now, plain=topics.plain)
+    plain = topics.plain
+    counted = counted_sources(connection, state, partitions, sources, plain=plain)
     return replace(topics, counted=counted)
 
 
@@ -195,15 +193,16 @@ def _check_owners(
             f"worker.owner_partitions = {wanted}: there are {owners.number}, and more need a time at which epochs of "
             f"all histograms begin together: there never is one{_endless(settings)}"
         )
-    now = owners.at(time.time_ns() // 1_000_000)
+    owners_now = owners.at(time.time_ns() // 1_000_000)
     for config in settings.histograms:
-        for complaint in split_complaints(config, now):
+        for complaint in split_complaints(config, owners_now):
             raise SettingsError(complaint)
 
 
 def _endless(settings: Settings) -> str:
     """Return which histograms keep owners from growing for ever, and what to do, if any do."""
-    names = [one.name for one in settings.histograms if one.horizon_ticks is None]
+    endless = (one for one in settings.histograms if one.horizon_ticks is None)
+    names = [config.name for config in endless]
     if not names:
         return ""
     return (
@@ -222,9 +221,9 @@ def partitions_by_user(settings: Settings, connection: Connection) -> Sources:
     """Return the by-user topic's partitions; none without `privacy.rekey` or before it exists."""
     if not settings.privacy.rekey:
         return Sources(())
-    found = describe(connection, [settings.by_user_topic]).values()
+    topics = describe(connection, [settings.by_user_topic]).values()
     return Sources(
-        tuple(SourceTopic(one.name, one.partitions, one.topic_id) for one in found)
+        tuple(SourceTopic(one.name, one.partitions, one.topic_id) for one in topics)
     )
 
 
@@ -315,16 +314,19 @@ def events_topics(
 
 def matching(settings: Settings, existing: Collection[str]) -> list[str]:
     """Return the topics that the regular expression selects, sorted, except any worker's own."""
-    own = {*settings.internal_topics, *settings.output_topics}
+    of_workers = {*settings.internal_topics, *settings.output_topics}
     for name in existing:
+        # Another worker's: it has a worker's ending, and all internal topics of that name exist.
         worker = name.rpartition(".")[0]
         internal = stage_topics(worker)
         if name in (*internal, *rekey_topics(worker)) and all(
             topic in existing for topic in internal
         ):
-            own.add(name)
+            of_workers.add(name)
     selects = settings.events.topics.matches
-    return [name for name in sorted(existing) if name not in own and selects(name)]
+    return [
+        name for name in sorted(existing) if name not in of_workers and selects(name)
+    ]
 
 
 @dataclass

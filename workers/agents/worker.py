@@ -226,7 +226,8 @@ class Factory:
     def merge(self, partition: int) -> Merge:
         """Return the merge of one owner partition, with its histograms before any tick."""
         state = self.settings.release_state_topic
-        owners = self.owners.first
+        # Messages tell of later growth, where it takes effect.
+        owners_at_first = self.owners.first
         built = histograms(
             Histogram,
             self.settings,
@@ -234,13 +235,13 @@ class Factory:
             key=self._key,
             stream=self.topics.stream(self._stream.contributions, state),
             owner=partition,
-            owners=owners,
+            owners=owners_at_first,
         )
         return Merge(
             built,
             key=self._key,
             sources=self.sources.first_count,
-            owners=owners,
+            owners=owners_at_first,
             directory=self._data_dir,
             gil_lock=self._gil_lock,
         )
@@ -262,11 +263,11 @@ def _of_joined(
 ) -> dict[str, Callable[[int], Shard | None]]:
     """Return by topic what makes a partition's shard; None for one that has not joined."""
 
-    def of(topic: str, partition: int) -> Shard | None:
+    def make_joined(topic: str, partition: int) -> Shard | None:
         place = sources.find(topic, partition)
         return None if place is None else make(place)
 
-    return {topic.name: partial(of, topic.name) for topic in sources.topics}
+    return {topic.name: partial(make_joined, topic.name) for topic in sources.topics}
 
 
 def build_app(factory: Factory) -> QuietcountApp:
@@ -383,7 +384,7 @@ def _prepared(
 
 
 def _begin(factory: Factory, connection: Connection, key: NoiseKey) -> None:
-    """Do what only the first run needs."""
+    """Check the stored states, log the start, and set up the process: once a worker."""
     if not factory.topics.embedded:
         check_states(factory.settings, connection, key, factory.merge)
         for topic in emptied_topics(factory.settings, connection):
@@ -474,8 +475,8 @@ def _prepare() -> None:
 def _run_once(factory: Factory, operator: OperatorPort) -> int:
     """Run the worker until it ends or Kafka goes away, which leaves the same state as a kill."""
     asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
-    # Faust replaces it, and restores the system's own
-    before = signal.getsignal(signal.SIGTERM)
+    # Faust replaces the handler, and restores the system's, not ours.
+    handler_before = signal.getsignal(signal.SIGTERM)
     connection = factory.connection
     metrics = factory.metrics
     app = build_app(factory)
@@ -504,7 +505,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
         ):
             return run_app(app)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler_before)
 
 
 def _running_topics(

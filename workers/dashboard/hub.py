@@ -29,20 +29,22 @@ EVICT_TO = 0.9
 
 
 class History:
-    """Recent snapshots of every stream, newest last."""
+    """Recent snapshots of every stream, at most `ticks` of each and `max_bytes` of JSON in all."""
 
     def __init__(self, ticks: int = TICKS, max_bytes: int = MAX_BYTES) -> None:
         self.ticks = ticks
         self._max_bytes = max_bytes
-        self._of: dict[Stream, deque[SeenSnapshot]] = {}
+        # By stream, newest last.
+        self._kept: dict[Stream, deque[SeenSnapshot]] = {}
         self._bytes: Counter[Stream] = Counter()
         self.bytes = 0
+        # Of the snapshot that was added last: they are numbered in order of arrival.
         self.number = 0
 
     def add(self, snapshot: SeenSnapshot) -> bool:
         """Store a snapshot unless it is known, evicting old ones; return whether it was new."""
         stream = snapshot.stream
-        snapshots = self._of.setdefault(stream, deque())
+        snapshots = self._kept.setdefault(stream, deque())
         if snapshots and snapshot.end <= snapshots[-1].end:
             if snapshot.id == snapshots[-1].id:
                 return False
@@ -60,18 +62,17 @@ class History:
         return True
 
     def streams(self) -> list[Stream]:
-        return [stream for stream, kept in self._of.items() if kept]
+        return [stream for stream, kept in self._kept.items() if kept]
 
     def newest(self, stream: Stream) -> SeenSnapshot | None:
-        kept = self._of.get(stream)
+        kept = self._kept.get(stream)
         return kept[-1] if kept else None
 
     def all_newest(self, after: int = 0) -> list[SeenSnapshot]:
         """Return each stream's newest snapshot numbered above `after`, in order of arrival."""
-        found = [
-            kept[-1] for kept in self._of.values() if kept and kept[-1].number > after
-        ]
-        return sorted(found, key=lambda snapshot: snapshot.number)
+        newest = (kept[-1] for kept in self._kept.values() if kept)
+        later = [snapshot for snapshot in newest if snapshot.number > after]
+        return sorted(later, key=lambda snapshot: snapshot.number)
 
     def newest_of_histograms(self) -> dict[str, SeenSnapshot]:
         """Return the newest snapshot of each histogram, whatever its stream key."""
@@ -80,21 +81,24 @@ class History:
     def page(
         self, stream: Stream, after: int | None, limit: int
     ) -> tuple[list[SeenSnapshot], bool]:
-        """Return the first `limit` after time `after` (None: the newest), and if more exist."""
-        kept = list(self._of.get(stream, ()))
+        """Return a stream's first `limit` snapshots that end after `after`, and if more do.
+
+        `after` is in ms; None: the newest `limit`.
+        """
+        kept = list(self._kept.get(stream, ()))
         if after is None:
             return kept[-limit:], False
-        found = [snapshot for snapshot in kept if snapshot.end > after]
-        return found[:limit], len(found) > limit
+        later = [snapshot for snapshot in kept if snapshot.end > after]
+        return later[:limit], len(later) > limit
 
     def _shrink(self) -> None:
         """Evict from the largest streams, but keep the newest snapshot of every stream."""
         while self.bytes > self._max_bytes * EVICT_TO:
-            longer = (stream for stream, kept in self._of.items() if len(kept) > 1)
+            longer = (stream for stream, kept in self._kept.items() if len(kept) > 1)
             stream = max(longer, key=self._bytes.__getitem__, default=None)
             if stream is None:
                 return
-            self._forget(stream, self._of[stream].popleft())
+            self._forget(stream, self._kept[stream].popleft())
 
     def _forget(self, stream: Stream, snapshot: SeenSnapshot) -> None:
         """Take a removed snapshot off the sizes."""
@@ -178,7 +182,9 @@ class Hub:
         self.outage = Outage()
         self.history_state: Mapping[str, object] | None = None
         self._viewers: set[Viewer] = set()
+        # The encoded event of each stream's newest snapshot, by the `top` of viewers.
         self._events: dict[Stream, dict[int | None, bytes]] = {}
+        # How many streams viewers were told of.
         self._streams = 0
 
     def __len__(self) -> int:
@@ -258,15 +264,15 @@ class Hub:
 
     def _event(self, stream: Stream, top: int | None) -> bytes:
         """Return the event with a stream's newest snapshot, encoded once for each `top`."""
-        made = self._events.setdefault(stream, {})
-        if top not in made:
+        by_top = self._events.setdefault(stream, {})
+        if top not in by_top:
             snapshot = self.history.newest(stream)
             if snapshot is None:
                 raise KeyError(stream)
-            place = self.run.encode(), snapshot.number
+            event_id = b"%s-%d" % (self.run.encode(), snapshot.number)
             line = select_items(snapshot, top=top)
-            made[top] = b"id: %s-%d\nevent: snapshot\ndata: %s\n\n" % (*place, line)
-        return made[top]
+            by_top[top] = b"id: %s\nevent: snapshot\ndata: %s\n\n" % (event_id, line)
+        return by_top[top]
 
     def _number(self, last_event: str | None) -> int:
         """Return the number in the id of a viewer's last event, after which it reconnects.

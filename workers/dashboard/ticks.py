@@ -138,15 +138,15 @@ class Ticks:
         raise NoTick("this tick is not stored", nearest)
 
     async def began(self, stream: Stream, series: str) -> int | None:
-        """Return when a series began to count from zero; None if that is not known."""
-        before: SeenSnapshot | None = None
+        """Return when a series began to count from zero, ms; None if that is not known."""
+        previous: SeenSnapshot | None = None
         for snapshot in self._in_memory(stream):
             if snapshot.id == series:
-                if before is not None and before.end == snapshot.start:
+                if previous is not None and previous.end == snapshot.start:
                     # No tick is missing before it, so it is the series' first.
                     return snapshot.start
                 break
-            before = snapshot
+            previous = snapshot
 
         def query(cursor: Any) -> int | None:
             where = locate(cursor, stream)

@@ -210,21 +210,29 @@ def float_up(value: Fraction) -> float:
 
 
 def _newton(rho: float, epsilon: float, delta: float, *, of_rho: bool) -> float:
-    """Return rho raised, or epsilon lowered, until their delta is `delta` (or epsilon negative)."""
+    """Solve sqrt(2 rho)-GDP = (epsilon, delta) by Newton's steps in ln(delta) (see the module).
+
+    With `of_rho` raise rho and return it, else lower epsilon and return it; the start must have at
+    most `delta`. Stop at a negative epsilon: zero is enough then.
+    """
     mu = (2 * Decimal(rho)).sqrt(PRECISE)
     at = Decimal(epsilon)
     unused = Decimal(1)
     with localcontext(PRECISE):
         while _LEAST_RHO <= rho <= _LARGEST_RHO and unused > _CONVERGED and at >= 0:
-            found, lower, upper = gaussian_curve(mu, at)
-            unused = (Decimal(delta) / found).ln()
+            reached, lower, upper = gaussian_curve(mu, at)
+            unused = (Decimal(delta) / reached).ln()
+            # d mu / d ln(delta) = R(a) - R(b); d epsilon / d ln(delta) = -(R(a) - R(b)) / R(b).
             step = unused * (lower - upper)
-            mu, at = (mu + step, at) if of_rho else (mu, at - step / upper)
+            if of_rho:
+                mu += step
+            else:
+                at -= step / upper
         return float(mu * mu / 2 if of_rho else at)
 
 
 def gaussian_curve(mu: Decimal, epsilon: Decimal) -> tuple[Decimal, Decimal, Decimal]:
-    """Return delta, R(a) and R(b)."""
+    """Return the delta of mu-GDP at epsilon, and R(a) and R(b) of the module's formula for it."""
     a = epsilon / mu - mu / 2
     lower = mills(a)
     upper = mills(a + mu)

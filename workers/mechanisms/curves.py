@@ -19,15 +19,18 @@ ROUNDING = 1 / 12
 
 
 def fullest(horizon: int, radix: int) -> list[int]:
-    """Return the ticks such that no other has as many blocks of radix^j ticks of every level."""
-    found = {horizon}
+    """Return the ticks up to `horizon` of which no other has at least as large digits everywhere.
+
+    Digits are in base `radix`. One of these ticks has the most variance, whatever a level's.
+    """
+    ticks = {horizon}
     width = 1
     while width <= horizon:
         if horizon // width % radix:
             # This digit less one, and the largest ones below it.
-            found.add(horizon // width * width - 1)
+            ticks.add(horizon // width * width - 1)
         width *= radix
-    return sorted(found - {0})
+    return sorted(ticks - {0})
 
 
 class Curve:
@@ -95,6 +98,8 @@ class DigitCurve(Curve):
     def mean(self, last: int) -> float:
         total = self._rounding
         for level, variance in enumerate(self._variances):
+            # A level's digit runs through 0..r - 1, each for `width` ticks, in cycles; ticks are
+            # 0..last, as tick 0 adds nothing.
             width = self.radix**level
             cycles, rest = divmod(last + 1, width * self.radix)
             digit, more = divmod(rest, width)

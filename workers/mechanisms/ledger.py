@@ -50,6 +50,7 @@ def tick_rows(contributions: Parts) -> TickRows:
     parts = [_served(part, key_index) for part, key_index in contributions]
     if len(parts) == 1:
         return parts[0]
+    # Columns of all rows; an item of several messages takes one of them.
     most = sum(len(part.counts) for part in parts)
     tags = np.empty((most, 2), dtype=np.uint64)
     keys = np.empty(most, dtype=np.int32)
@@ -106,9 +107,8 @@ class Contributions:
     tags: Tags
     labels: Texts
     counts: Longs  # above 0
-    of_sums: bool = (
-        False  # the counts are steps of numbers (`config.sums`), in a lane of their own
-    )
+    # True: the counts are steps of numbers (`config.sums`), in a lane of their own.
+    of_sums: bool = False
 
     def __post_init__(self) -> None:
         lengths = (
@@ -205,8 +205,8 @@ class Ledger:
     def nbytes(self) -> int:
         ticks = (self._shown, self._last, self._left)
         numbers = (self._keys, self._counts, self._sums, *ticks)
-        held = (self._tags, *numbers, self._ends, self._text)
-        return self._index.nbytes + sum(a.nbytes for a in held)
+        columns = (self._tags, *numbers, self._ends, self._text)
+        return self._index.nbytes + sum(column.nbytes for column in columns)
 
     def label(self, row: int) -> bytes:
         start = int(self._ends[row - 1]) if row else 0
@@ -236,6 +236,7 @@ class Ledger:
         ends = with_capacity(self._ends, n)
         shown: NDArray[Any] = self._shown
         self._shown = with_capacity(shown, n)
+        # Past 4 GiB of labels.
         self._ends = ends.astype(np.int64) if end > np.iinfo(ends.dtype).max else ends
         self._text = with_capacity(self._text, end)
         self._tags[first:n] = tags
@@ -249,7 +250,11 @@ class Ledger:
     def merge(
         self, contributions: Contributions, key_index: Codes, *, add_rows: bool
     ) -> None:
-        """Add one message's columns to the counts; without `add_rows`, skip new items."""
+        """Add one message's columns to the counts; without `add_rows`, skip new items.
+
+        `key_index` has the ledger's index of each of the message's stream keys; rows of keys that
+        are not served (-1) are skipped.
+        """
         key_of_row = contributions.key_of_row
         tags = contributions.tags
         counts = contributions.counts
@@ -266,7 +271,8 @@ class Ledger:
             if served is not None or len(new) < len(labels):
                 labels = labels.take(new if served is None else served[new])
             keys = key_index[key_of_row[new]]
-            rows[new] = added = self.append(tags.take(new, axis=0), keys, labels)
+            added = self.append(tags.take(new, axis=0), keys, labels)
+            rows[new] = added
             self._counts[added] = counts[new]  # each row once: see Contributions
         elif unknown:
             rows = rows[rows >= 0]
@@ -285,7 +291,7 @@ class Ledger:
         self.newly_shown.append(rows)
 
     def mark_returned(self, rows: Rows, tick: int) -> None:
-        """Note that labels are shown from a tick on, some of which may have left before."""
+        """Note that rows are shown from a tick on; those that had left no longer count as left."""
         self.mark_shown(rows, tick)
         returned = rows[self.left[rows] != 0]
         if len(returned):
@@ -300,7 +306,7 @@ class Ledger:
         self.departed.append(rows)
 
     def selected(self, rows: Rows) -> Ledger:
-        """Return a ledger of some rows alone, in this order; all of it is yet to be stored."""
+        """Return a ledger of these rows alone, in this order; all of it is yet to be stored."""
         selection = Ledger()
         labels = self.label_column(0, self.n).take(rows)
         selection.append(self.tags.take(rows, axis=0), self.keys[rows], labels)
@@ -317,6 +323,7 @@ class Ledger:
             columns.append((self.left, selection.left, selection.departed))
         for before, column, changed in columns:
             column[:] = before[rows]
+            # Zeros need not be stored.
             changed.append(np.flatnonzero(column))
         return selection
 

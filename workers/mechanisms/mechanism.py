@@ -44,12 +44,10 @@ class Release:
     counts: Longs
     sd: float
     threshold: int | None  # None for a known domain
-    sums: Noisy | None = (
-        None  # of each row: twice its sum in steps, less R times its count
-    )
-    totals: Noisy | None = (
-        None  # of each stream key: the sum of all counts, shown or not
-    )
+    # Of each row: 2 S - R n, S its sum in steps, n its count, R the steps of the setting `sum`.
+    sums: Noisy | None = None
+    # Of each stream key: the sum of all counts, shown or not.
+    totals: Noisy | None = None
 
     @property
     def sds(self) -> tuple[float, float]:
@@ -84,7 +82,7 @@ class Items:
 class Answers:
     """The query answers published at one tick."""
 
-    # JSON-able: {"query": "max", "value": 12}
+    # By index of the stream key, as JSON: {"query": "max", "value": 12}
     of_key: Mapping[int, Mapping[str, object]]
     sd: float | None  # None where it is not one number
 
@@ -98,11 +96,14 @@ class State:
         self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
     def counts(self, i: int) -> Longs:
-        """Return the exact count of every row in release i, of a mechanism with rows."""
+        """Return the exact count of every row in a tick's release i, of a mechanism with rows.
+
+        A tick has one release (i = 0), or without epochs one for each window.
+        """
         return self.ledger.counts
 
     def sums(self, i: int) -> Longs:
-        """Return the exact sum of every row in release i, in steps, where there are sums."""
+        """Return the exact sum of every row in release i, in steps of the setting `sum`."""
         return self.ledger.sums
 
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:
@@ -232,12 +233,14 @@ class Mechanism(Frozen):
     def carry(
         self, last: State, t: int, noise: Noise, state: State, keys: Codes
     ) -> Rows:
-        """Begin a `state` with what snapshots up to tick t, the last of the epoch before, decide.
+        """Begin an epoch's empty `state` with items that the epoch before showed at its end.
 
-        `last` is the state after that tick, `noise` that of its epoch, of which nothing was drawn
-        yet. `keys` has for each stream key of `last` the one in `state`, -1 where it has none.
-        Return the rows of `state` that this shows from its first tick on. Guarantee: it is a
-        function of published counts, and so costs nothing
+        `last` is the state after the last tick, t, of the epoch before, and `noise` that epoch's
+        noise, of which nothing was drawn yet. `keys` has, for each stream key of `last`, its index
+        in `state`, or -1 where it has none. Return the rows of `state` that are shown from its
+        first tick on: none, unless a mechanism overrides this.
+
+        Guarantee: the result is a function of published counts, and so costs nothing
         (docs/decisions/0036-windows-without-epochs.md).
         """
         return np.empty(0, dtype=np.int64)
@@ -263,8 +266,8 @@ class Mechanism(Frozen):
     def ticks_of_item(self) -> int:
         """Return the most ticks in which one protected unit may contribute to an item.
 
-        An event contributes in one tick, a user in up to Dinf. If ticks are released separately,
-        each part is tested for discovery and gets separate noise.
+        An event contributes in one tick, a user in up to `max_count`. Where ticks are released
+        separately, the unit pays for a test for discovery, and for noise, in each.
         """
         if self._unit == "event":
             return 1

@@ -200,7 +200,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
             yield self._section(first_key, last_key, first_row, last_row), size
 
     def _section(self, first_key: int, last_key: int, first: int, last: int) -> Section:
-        """Pack rows `first` to `last` (exclusive), which are of keys `first_key` to `last_key`."""
+        """Pack rows `first` to `last`, of keys `first_key` to `last_key`; ends are exclusive."""
         labels = self.labels
         # The section may begin or end within the rows of a key.
         starts = self.starts[first_key : last_key + 1]
@@ -270,19 +270,30 @@ def messages(
     room = None if max_bytes is None else max_bytes - _HEADER_BYTES
     pages: list[list[Section]] = [[]]
     left = room or 0
-    for each in rows:
-        for section, size in each.sections(room):
+    for of_tick in rows:
+        for section, size in of_tick.sections(room):
             if room is not None and size > left and pages[-1]:
                 pages.append([])
                 left = room
             pages[-1].append(section)
             left -= size
-    # In the order of the fields of Message: those after `page`, and those after `sections`.
-    behind = (len(pages), offset, watermark, first)
-    known = (key, sources, users_from, owners)
     return [
-        Message(VERSION, source, sequence + i, i + 1, *behind, page, *known)
-        for i, page in enumerate(pages)
+        Message(
+            version=VERSION,
+            source=source,
+            sequence=sequence + i,
+            page=i + 1,
+            pages=len(pages),
+            offset=offset,
+            watermark=watermark,
+            first=first,
+            sections=sections,
+            key=key,
+            sources=sources,
+            users_from=users_from,
+            owners=owners,
+        )
+        for i, sections in enumerate(pages)
     ]
 
 
@@ -296,11 +307,20 @@ def handing_over(
     """Return the messages, at least one, that hand stream keys over to another owner."""
     room = max_bytes - _HEADER_BYTES - _HANDED_BYTES - len(handed.histogram.encode())
     sizes = [len(name.encode()) + _HANDED_KEY_BYTES for name, _ in handed.keys]
+    # An owner that gets no key is told so.
     cuts = split_by_size(sizes, room) or [(0, 0)]
-    empty: list[Section] = []
     return [
         Message(
-            *(VERSION, OWNER, 0, page, len(cuts), 0, None, None, empty, key),
+            version=VERSION,
+            source=OWNER,
+            sequence=0,
+            page=page,
+            pages=len(cuts),
+            offset=0,
+            watermark=None,
+            first=None,
+            sections=[],
+            key=key,
             handed=structs.replace(handed, keys=handed.keys[start:stop]),
         )
         for page, (start, stop) in enumerate(cuts, 1)

@@ -41,23 +41,23 @@ def sums(histograms: Iterable[Histogram | HistogramConfig]) -> dict[Lane, Lane]:
 
 def names_by_lane(settings: Settings) -> dict[Lane, tuple[str, ...]]:
     """Return the histograms that count the events of every lane."""
-    found: dict[Lane, tuple[str, ...]] = {}
+    names: dict[Lane, tuple[str, ...]] = {}
     for config in settings.histograms:
-        found[config.lane] = (*found.get(config.lane, ()), config.name)
-    return found
+        names[config.lane] = (*names.get(config.lane, ()), config.name)
+    return names
 
 
 def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
     """Return the stream keys served in each view, by view name; None where all keys are served."""
-    found: dict[str, frozenset[str] | None] = {}
+    served: dict[str, frozenset[str] | None] = {}
     for config in settings.histograms:
         for lane in config.lanes:
-            before = found.get(lane.view, frozenset())
-            public = config.keys == "public"
-            found[lane.view] = (
-                None if before is None or public else before.union(config.keys)
-            )
-    return found
+            others = served.get(lane.view, frozenset())
+            if others is None or config.keys == "public":
+                served[lane.view] = None
+            else:
+                served[lane.view] = others.union(config.keys)
+    return served
 
 
 def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
@@ -135,7 +135,10 @@ def histograms(
 
 
 def _counted_settings(settings: Settings, config: HistogramConfig) -> dict[str, object]:
-    """Return the mechanism id's counting settings, without newer defaults, to keep existing ids."""
+    """Return the settings that decide what is counted, for the mechanism id.
+
+    One that has its default is left out, so that an id does not change when a setting is added.
+    """
     events = settings.events
     view = view_of(settings.events, config)
     counted: dict[str, object] = {

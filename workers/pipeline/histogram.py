@@ -74,10 +74,11 @@ _NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
 class HistogramProgress(msgspec.Struct, kw_only=True):
     """Stored identity, position and cost of one (histogram, generation): its "life".
 
-    `first` and `next` are global ticks: the first one published, and the next. `description` is
-    what decides the noise. `deltas` are the parts of delta beside the conversion's, `reserved` is
-    the last epoch charged before its first tick (each under a ceiling, else the first one), `until`
-    the time, ms, up to which an ended generation may have published. An owner that waits for keys
+    `description` is what decides the noise. `first` and `next` are global ticks: the first one
+    published, and the one to publish next; `epochs` were begun. `rho` to `deltas` are the cost of
+    an epoch, `deltas` the parts of delta beside the conversion's. `reserved` is the last epoch that
+    was charged before its first tick (under a ceiling each is, else the first one). `until` is the
+    time, ms, up to which an ended generation may have published. An owner that waits for keys
     handed over begins no earlier than at tick `begin`.
     """
 
@@ -178,10 +179,9 @@ class Histogram:
         self.lane = config.lane
         self.sum_lane = config.sum_lane
         self.prefix = f"{config.name}/{config.generation}/"
-        grid = {"tick_ms": config.tick_ms, "start_ms": config.start_ms}
         self.grid = config.grid
-        # How many there are in the next tick, and with first ticks how many there will be.
         self._key = key
+        # This owner; how many there are in the next tick; (first tick, how many) of later growth.
         (self._owner, self._owners) = owner
         self._growing: list[tuple[int, int]] = []
         #: Whether it begins only with what another owner hands over.
@@ -197,7 +197,8 @@ class Histogram:
             topic=topic,
             events=events,
             mechanism=mechanism.public(),
-            **grid,
+            tick_ms=config.tick_ms,
+            start_ms=config.start_ms,
         )
         self.life = HistogramProgress(
             generation=config.generation,
@@ -208,14 +209,18 @@ class Histogram:
             unit=promise.unit,
             deltas=dict(mechanism.cost().failures),
         )
+        # Stream keys that are served, in the order met; the global tick from which each is; and
+        # their numbers.
         self._keys: list[str] = []
         self._since: list[int] = []
         self._index: dict[str, int] = {}
         self._public = config.keys == "public"
+        # Declared keys that are not served yet, with the tick from which they are to be.
         self._declared = dict.fromkeys(() if self._public else config.keys, 0)
         self._keep_own()
         self._stored_keys = 0
         self._epoch: int | None = None
+        # Names of the epoch's stored blocks; and whole names of what to delete in the next commit.
         self._blocks: set[str] = set()
         self._deletions: list[bytes] = []
         self._state = mechanism.init()
@@ -277,6 +282,7 @@ class Histogram:
 
     def grow(self, owners: int, at_ms: int) -> None:
         """Learn that there are `owners` owner partitions in ticks that end after `at_ms`."""
+        # A new owner publishes nothing before the growth that made it.
         if self._owner >= self._owners:
             self._owners = owners
             self._keep_own()
@@ -355,9 +361,11 @@ class Histogram:
             self._hand_over(tick, self._growing.pop(0)[1])
         if epoch != self._epoch:
             self._open(epoch, keys_before)
+        # Declared keys are served from the start, with or without events.
         for name in [name for name, since in self._declared.items() if since <= tick]:
             del self._declared[name]
             self._add_key(name, tick)
+        # Each message with the number of each of its stream keys, -1 for one that is not served.
         indexed: list[tuple[Contributions, Codes]] = []
         for part in parts:
             for name in part.keys if self._public else ():
@@ -367,6 +375,7 @@ class Histogram:
             indexed.append((part, np.array(index, dtype=np.int32)))
         ledger = self._state.ledger
         self._state, release = self.mechanism.step(self._state, t, indexed, self._noise)
+        # Another ledger has other row numbers (windows without epochs forget rows).
         if self._state.ledger is not ledger:
             self._begin_rows_anew()
         self.life.next = tick + 1
@@ -422,8 +431,8 @@ class Histogram:
         """Return the numbers of a stream key's rows by label; `numbers` has one for every row."""
         ledger = self._state.ledger
         rows = np.flatnonzero(ledger.keys == self._index[name])
-        found = zip(rows.tolist(), numbers[rows].tolist(), strict=True)
-        return {ledger.label(row).decode(): number for row, number in found}
+        pairs = zip(rows.tolist(), numbers[rows].tolist(), strict=True)
+        return {ledger.label(row).decode(): number for row, number in pairs}
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call: new keys, changed blocks, deletions."""
@@ -467,9 +476,11 @@ class Histogram:
         if life.next is None:
             return
         if life.first != life.next:
+            # Growth that took effect before: its keys were handed over then.
             while self._growing and self._growing[0][0] < life.next:
                 self._owners = self._growing.pop(0)[1]
                 self._keep_own()
+        # The stored blocks are those of the tick published last.
         epoch, _ = self.grid.split(max(1, life.next - 1))
         of_epoch = f"{epoch}/"
         loading = ledger_blocks.Loading()
@@ -488,6 +499,7 @@ class Histogram:
                 else:
                     further[name.encode()] = value
             else:
+                # Of an epoch that has ended.
                 self._deletions.append(key)
         self._stored_keys = len(self._keys)
         if not self._public:
@@ -565,8 +577,8 @@ class Histogram:
         if getattr(self.config, "radix", None) is None and len(settings) > 1:
             settings = [name for name in settings if last[name] != "radix"]
         for name in settings or changed:
-            then, now = (changed if name in changed else differing)[name]
-            yield f"{SETTING_NAMES.get(name, name)} = {abbreviate(then)} became {abbreviate(now)}"
+            stored, current = (changed if name in changed else differing)[name]
+            yield f"{SETTING_NAMES.get(name, name)} = {abbreviate(stored)} became {abbreviate(current)}"
 
     def _open(self, epoch: int, keys_before: Sequence[str]) -> None:
         """Begin an epoch with empty counts, and what the epoch before carries over into it.
@@ -578,8 +590,8 @@ class Histogram:
                 f"split = {self.config.split}: more than the {self._owners} owner partitions in "
                 "this epoch: begin it after they have grown"
             )
-        before = self._epoch
-        last = self._state
+        epoch_before = self._epoch
+        last_state = self._state
         self._begin_rows_anew()
         self._epoch = epoch
         self._state = self.mechanism.init()
@@ -587,13 +599,13 @@ class Histogram:
         self._bind(epoch)
         for i in range(len(self._keys)):
             self._register_key(i)
-        if before is not None and self.life.next is not None:
+        if epoch_before is not None and self.life.next is not None:
             _, t = self.grid.split(self.life.next - 1)
             # Stream keys that lie with another owner now begin with nothing.
             index = [self._index.get(name, -1) for name in keys_before]
             keys = np.array(index, dtype=np.int32)
-            noise = self._noise_of(before)
-            carried = self.mechanism.carry(last, t, noise, self._state, keys)
+            noise = self._noise_of(epoch_before)
+            carried = self.mechanism.carry(last_state, t, noise, self._state, keys)
             self._note_carried(carried)
 
     def _note_carried(self, rows: Rows) -> None:
@@ -619,7 +631,7 @@ class Histogram:
             self._previous_id = series_id(self.life.description, self._first, epoch - 1)
 
     def _published_of(self, epoch: int) -> int:
-        """Return how many ticks of an ended epoch this series published, up to its end."""
+        """Return how many ticks of an ended epoch were published, up to its end."""
         horizon = self.grid.horizon
         if horizon is None:
             return 0
@@ -646,11 +658,13 @@ class Histogram:
             raise self._refused(
                 f"there are {owners} owner partitions from tick {tick} on, in the middle of an epoch"
             )
-        before = self._owners
+        owners_before = self._owners
         served = self.served()
         blocks = dict(self._key_blocks(0))
+        # By new owner whose keys come from this one; also one that gets none learns of it.
         moved: dict[int, list[tuple[str, int]]] = {
-            owner: [] for owner in range(self._owner + before, owners, before)
+            owner: []
+            for owner in range(self._owner + owners_before, owners, owners_before)
         }
         self._keys = []
         self._since = []
@@ -704,10 +718,10 @@ class Histogram:
         if split > 1 and labels:
             owners = self._owners
             first = owner_of(name, owners)
-            here = [
+            own_parts = [
                 p for p in range(split) if part_owner(first, p, owners) == self._owner
             ]
-            rows = np.flatnonzero(np.isin(parts_of(tags, split), here))
+            rows = np.flatnonzero(np.isin(parts_of(tags, split), own_parts))
             labels = [labels[row] for row in rows.tolist()]
             tags = tags.take(rows, axis=0)
         self.mechanism.prepare_key(state, i, tags, labels)

@@ -98,7 +98,7 @@ class Intake(Watermark):
         """
         if not len(events):
             return np.empty(0, dtype=np.int64)
-        before = self.watermark
+        watermark_before = self.watermark
         effective = self._effective_times(events.times, read_ms, came_late)
         behind = np.flatnonzero(self.too_far_behind(events.times, effective))
         if len(behind):
@@ -107,9 +107,11 @@ class Intake(Watermark):
                 return behind
             events = events.select(good)
             effective = effective[good]
-        self._note_first(effective, before, read_ms, rekeyed=came_late is not None)
-        # Most lanes have the same grid.
+        is_rekeyed = came_late is not None
+        self._note_first(effective, watermark_before, read_ms, rekeyed=is_rekeyed)
+        # By grid, which most lanes share: each event's tick, the ticks' events, and late events.
         grids: dict[tuple[int, int], tuple[Longs, list[Run], Longs]] = {}
+        # By lane of counts: how often each label counts, for its lane of sums.
         bounded: dict[Lane, Longs] = {}
         for lane in self._lanes:
             grid = lane.start_ms, lane.tick_ms
@@ -140,19 +142,25 @@ class Intake(Watermark):
     def _note_first(
         self,
         effective: Longs,
-        before: int | None,
+        watermark_before: int | None,
         read_ms: int | None,
         *,
         rekeyed: bool,
     ) -> None:
-        """Note the first time at which an event counts; `before` is the batch's first watermark."""
+        """Note the first time at which an event counts, at most that of the read.
+
+        `watermark_before` is that before the batch. Origins of re-keyed events have watermarks of
+        their own, so a later batch may hold an earlier event.
+        """
         latest = NO_LIMIT if read_ms is None else read_ms
         if rekeyed:
             least = min(int(effective.min()), latest)
             self.first = least if self.first is None else min(least, self.first)
         elif self.first is None:
             first = min(int(effective[0]), latest)
-            self.first = first if before is None else max(before, first)
+            if watermark_before is not None:
+                first = max(watermark_before, first)
+            self.first = first
 
     def _amounts_of(
         self, lane: Lane, events: Events, ticks: Longs, bounded: dict[Lane, Longs]
@@ -192,12 +200,11 @@ class Intake(Watermark):
 
     def take_counted(self) -> dict[Lane, tuple[int, int]]:
         """Return how many events every lane counted since the last call, and how many came late."""
-        found = {
-            lane: (number, self._late[lane]) for lane, number in self._counted.items()
-        }
+        counted = self._counted
+        late = self._late
         self._counted = Counter()
         self._late = Counter()
-        return found
+        return {lane: (number, late[lane]) for lane, number in counted.items()}
 
     def _bound_users(
         self, lane: Lane, ticks: Longs, events: EventColumns, users: Words | None
@@ -208,14 +215,19 @@ class Intake(Watermark):
         """
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
+        # Without a horizon there is one epoch.
         horizon = lane.horizon or NO_LIMIT
         epochs = np.where(ticks < 1, -1, (ticks - 1) // horizon)
-        number = np.diff(events.ends, prepend=0)
-        keys = np.repeat(events.keys, number)
-        of_names = self._pairs.of(lane.view, events.key_names, events.label_names)
-        pairs = np.ascontiguousarray(of_names.of(pairs_of(keys, events.labels))[:, 0])
+        labels = np.diff(events.ends, prepend=0)
+        keys = np.repeat(events.keys, labels)
+        digests = self._pairs.of(lane.view, events.key_names, events.label_names)
+        pairs = np.ascontiguousarray(digests.of(pairs_of(keys, events.labels))[:, 0])
         batch = Batch(
-            users, events.ends - number, number, pairs, _bounded(lane, events)
+            users=users,
+            first=events.ends - labels,
+            number=labels,
+            pairs=pairs,
+            amounts=_bounded(lane, events),
         )
         return self._users.charge(lane, epochs, batch)
 
@@ -271,13 +283,13 @@ class Intake(Watermark):
             counted += self._sketches.take(None if ending else self.watermark)
         shares = self._builder.build(counted, owners)
         pages_by_owner: list[tuple[int, Message]] = []
-        for to in range(owners.number):
-            if not (closes or joining or shares[to]):
+        for owner, share in enumerate(shares):
+            if not (closes or joining or share):
                 continue
             pages = messages(
-                shares[to],
+                share,
                 source=source,
-                sequence=sequences[to],
+                sequence=sequences[owner],
                 offset=offset,
                 watermark=self.watermark,
                 first=self.first,
@@ -287,8 +299,8 @@ class Intake(Watermark):
                 owners=owners,
                 max_bytes=max_bytes,
             )
-            sequences[to] += len(pages)
-            pages_by_owner += [(to, page) for page in pages]
+            sequences[owner] += len(pages)
+            pages_by_owner += [(owner, page) for page in pages]
         self.note_commit()
         self._users.committed(self.watermark)
         return pages_by_owner

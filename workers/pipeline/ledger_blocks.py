@@ -72,16 +72,19 @@ def split_pages(
     """
     if len(value) <= max_bytes:
         return [(name, value)]
-    slices = [value[at : at + max_bytes] for at in range(0, len(value), max_bytes)]
-    found = [(_PAGE % (name, i), part) for i, part in enumerate(slices)]
-    return [*found, (name, _PAGED + b"%d}" % len(slices))]
+    starts = range(0, len(value), max_bytes)
+    pages = [
+        (_PAGE % (name, i), value[start : start + max_bytes])
+        for i, start in enumerate(starts)
+    ]
+    return [*pages, (name, _PAGED + b"%d}" % len(pages))]
 
 
 def deleted_pages(name: str, stored: Collection[str]) -> list[tuple[bytes, None]]:
     """Return the deletion of a value, and of its pages among the names stored."""
-    pages = (_PAGE % (name.encode(), i) for i in count())
-    found = takewhile(lambda page: page.decode() in stored, pages)
-    return [(page, None) for page in (name.encode(), *found)]
+    names = (_PAGE % (name.encode(), i) for i in count())
+    pages = takewhile(lambda page: page.decode() in stored, names)
+    return [(page, None) for page in (name.encode(), *pages)]
 
 
 def decode_stored(decoder: msgspec.json.Decoder[T], value: bytes, what: str) -> T:
@@ -97,10 +100,11 @@ def decode_stored(decoder: msgspec.json.Decoder[T], value: bytes, what: str) -> 
 def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
     """Return a value that `split_pages` split, or None; StateRefused if a page is missing."""
     head = get(name)
+    # Not paged: the value itself.
     if head is None or not head.startswith(_PAGED):
         return head
     number = head[len(_PAGED) : -1]
-    found = list[bytes]()
+    pages = list[bytes]()
     if not number.isdigit() or len(number) > 9:
         raise StateRefused(
             f"stored state: the number of pages of {name.decode()} is missing"
@@ -109,8 +113,8 @@ def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | Non
         part = get(_PAGE % (name, i))
         if part is None:
             raise StateRefused(f"stored state: a page of {name.decode()} is missing")
-        found.append(part)
-    return b"".join(found)
+        pages.append(part)
+    return b"".join(pages)
 
 
 def joined_pages(pairs: Mapping[bytes, bytes]) -> Iterator[tuple[str, bytes]]:
@@ -212,7 +216,9 @@ class Loading:
 
     def __init__(self) -> None:
         self._columns = Ledger()
+        # By kind and block, for `ledger` to read once all rows are known.
         self._numbers: dict[str, dict[int, bytes]] = {kind: {} for kind in KINDS[1:]}
+        # Block and part of the labels that come next.
         self._expected = (0, 0)
 
     def __repr__(self) -> str:
@@ -267,6 +273,7 @@ def _blocks_of(rows: list[Longs], n: int) -> Longs:
     """Return the blocks, ascending, that hold any of these rows of a ledger with `n` rows."""
     rows = [some for some in rows if len(some)]
     blocks = np.zeros(-(-n // BLOCK_ROWS), dtype=np.bool_)
+    # Most ledgers are small.
     if len(blocks) == 1:
         blocks[:] = bool(rows)
     else:

@@ -149,13 +149,15 @@ class Merge:
                 raise StateRefused(
                     f"contributions offset {offset}: an owner sent nothing"
                 )
+            # What has begun already got it: this is read again after a restart.
             if message.handed.generation > self._begun(message.handed.histogram):
                 self._handed.take(message.handed, message.page, message.pages, offset)
             return
-        told = Owners(self.owners) if message.owners is None else message.owners
-        if message.source == 0 and len(told.grown) > len(self.grown):
-            self._grow(told.grown, offset)
-        if told != Owners(self.owners, self.grown[: len(told.grown)]):
+        # Source 0 tells of growth; other sources may not know of the newest yet.
+        known = Owners(self.owners) if message.owners is None else message.owners
+        if message.source == 0 and len(known.grown) > len(self.grown):
+            self._grow(known.grown, offset)
+        if known != Owners(self.owners, self.grown[: len(known.grown)]):
             raise StateRefused(
                 f"contributions offset {offset}: source partition {message.source} knows other numbers of owner partitions"
             )
@@ -170,6 +172,7 @@ class Merge:
                 f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: "
                 "it has not joined; start a new worker name, or new generations on new internal topics"
             )
+        # Earlier messages were checked before the restart; they are read again for what waits.
         if offset >= self._position:
             self._follow(message, offset)
         for part in message.sections:
@@ -228,8 +231,9 @@ class Merge:
                 "Continuing would count events twice or not at all; start over with "
                 "another worker name, or all internal topics deleted together (either is a new stream, charged again)"
             )
-        before = self.watermarks[source]
+        closed_ms = self.watermarks[source]
         owners_known = () if message.owners is None else message.owners.grown
+        # Growth that the source does not know, as (time from which it holds, what it is).
         moved = [
             (from_ms, f"users moved to {sources} partitions")
             for sources, from_ms in self._moves
@@ -241,7 +245,7 @@ class Merge:
         ]
         for part in message.sections:
             end_ms = part.lane.end_ms(part.tick)
-            if before is not None and end_ms <= before:
+            if closed_ms is not None and end_ms <= closed_ms:
                 raise StateRefused(
                     f"contributions offset {offset}: source partition {source} adds to a tick that it had closed"
                 )
@@ -281,6 +285,7 @@ class Merge:
         """
         released = Released(0, [])
         complete = self.complete_ms
+        # After a restart, sections that wait must have been read again first.
         if complete is None or self._read_to < self._position:
             return released
         if until_ms is not None:
@@ -288,9 +293,9 @@ class Merge:
         if self._handed:
             self._take_over()
         until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
-        for each, users in self._lanes.items():
-            self._begin(each, users, until[each])
-            self._tell_empty(each, users, until[each])
+        for lane, users in self._lanes.items():
+            self._begin(lane, users, until[lane])
+            self._tell_empty(lane, users, until[lane])
         in_a_row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
         size = 0
         with self.gil_lock.for_pieces() as turn:
@@ -363,10 +368,10 @@ class Merge:
         }
         snapshots: list[Snapshot] = []
         for histogram in users:
-            own_sums = [] if histogram.sum_lane is None else sums[histogram.sum_lane]
-            snapshots += histogram.step([*counts, *own_sums])
-        for released in (lane, *sums):
-            self.waiting.drop(released, tick)
+            of_sums = [] if histogram.sum_lane is None else sums[histogram.sum_lane]
+            snapshots += histogram.step([*counts, *of_sums])
+        for counted_lane in (lane, *sums):
+            self.waiting.drop(counted_lane, tick)
         return snapshots
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
@@ -410,14 +415,12 @@ class Merge:
         """Log a long run of ticks without events, once, before they are published."""
         first = _next_tick(users)
         last = (until - lane.start_ms) // lane.tick_ms
-        if (
-            first is None
-            or last - first < EMPTY_TICKS_TOLD
-            or last <= self._told.get(lane, 0)
-        ):
+        told = self._told.get(lane, 0)
+        if first is None or last - first < EMPTY_TICKS_TOLD or last <= told:
             return
-        begin = max(first, self._told.get(lane, 0) + 1)
+        begin = max(first, told + 1)
         counted = self.waiting.ticks({lane, *_sum_lanes(users)})
+        # A run ends before each tick with events, and after the last tick.
         ends = [*sorted(tick for tick in counted if begin <= tick <= last), last + 1]
         for end in ends:
             if end - begin >= EMPTY_TICKS_TOLD:
@@ -436,9 +439,10 @@ class Merge:
     def _drop_early(self, lane: Lane, users: Sequence[Histogram]) -> None:
         """Drop sections of ticks before the first that any histogram of the lane publishes."""
         starts = [h.next for h in users if h.next is not None]
+        # One that has not begun may still need any tick.
         if len(starts) == len(users):
-            for own in (lane, *_sum_lanes(users)):
-                self.waiting.drop_before(own, min(starts))
+            for counted_lane in (lane, *_sum_lanes(users)):
+                self.waiting.drop_before(counted_lane, min(starts))
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
         """Return the time up to which a lane's ticks are complete; `complete`: of all lanes.
@@ -495,10 +499,11 @@ class Merge:
             raise StateRefused(
                 "the key file holds another key than the one this state was made with: restore the old key file"
             )
-        now = len(self.watermarks)
-        then = len(progress.watermarks)
-        if then < now:
-            refuse_other_count("the events topic", now, then)
+        sources = len(self.watermarks)
+        stored_sources = len(progress.watermarks)
+        # More are fine: they joined since the first commit.
+        if stored_sources < sources:
+            refuse_other_count("the events topic", sources, stored_sources)
         refuse_other_count("the contributions topic", self.owners, progress.owners)
         for refusal in removal_refusals(
             progress.histograms, [h.name for h in self.histograms]
@@ -541,9 +546,9 @@ class Merge:
             replaces = begin_ms is not None and _used(progress, histogram.name)
             if life is not None:
                 self._retire(histogram.name, life, items, begin_ms)
-            begin = begin_ms if replaces else self.complete_ms
-            if begin is not None:
-                tick = max(1, histogram.grid.tick_at(begin))
+            start_ms = begin_ms if replaces else self.complete_ms
+            if start_ms is not None:
+                tick = max(1, histogram.grid.tick_at(start_ms))
                 if histogram.takes_over:
                     histogram.life.begin = tick
                 else:

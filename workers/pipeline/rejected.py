@@ -68,22 +68,22 @@ def rejected(
         ("offset", str(offset).encode()),
         ("timestamp", str(time_ms).encode()),
     ]
-    own = [(OWN + name, content) for name, content in further or ()]
-    size = sum(len(name.encode()) + len(content or b"") for name, content in own)
-    has_all_headers = further is not None and size <= REJECT_HEADERS_BYTES_MAX
-    if has_all_headers:
-        headers += own
+    originals = [(OWN + name, content) for name, content in further or ()]
+    size = sum(len(name.encode()) + len(content or b"") for name, content in originals)
+    is_whole = further is not None and size <= REJECT_HEADERS_BYTES_MAX
+    if is_whole:
+        headers += originals
     if key is not None and len(key) > REJECT_KEY_BYTES_MAX:
         key = None
-        has_all_headers = False
+        is_whole = False
     message = Outgoing(topic, None, key, b"", headers)
     room = min(
         VALUE_BYTES, MESSAGE_BYTES - message.nbytes - len(TRUNCATED) - len(b"true")
     )
     if value is not None and len(value) > room:
         value = value[:room]
-        has_all_headers = False
-    if not has_all_headers:
+        is_whole = False
+    if not is_whole:
         headers.append((TRUNCATED, b"true"))
     return message._replace(value=value)
 

@@ -96,7 +96,7 @@ from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.runtime.frozen import Frozen, memoized, read_only
 from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
-# Below one new label per _FEW known ones, ranks are found by bisection instead of a full sort.
+# With fewer new labels than one for so many known ones, ranks are found by bisection.
 _FULL_SORT_RATIO = 16
 
 
@@ -132,15 +132,16 @@ class LabelCache:
         """Rank the labels of `new` rows among all: insert a few of them, or sort all again."""
         if _FULL_SORT_RATIO * len(new) < len(self._by_rank):
             order = sorted(range(len(labels)), key=labels.__getitem__)
-            places = [bisect_left(self.names, labels[at]) for at in order]
+            places = [bisect_left(self.names, labels[i]) for i in order]
             self._by_rank = np.insert(self._by_rank, places, new[order])
-            for before, (place, at) in enumerate(zip(places, order, strict=True)):
-                self.names.insert(place + before, labels[at])
+            # Each label inserted before moves a place by one.
+            for inserted, (place, i) in enumerate(zip(places, order, strict=True)):
+                self.names.insert(place + inserted, labels[i])
         else:
             names = self.names + labels
             order = sorted(range(len(names)), key=names.__getitem__)
             self._by_rank = np.concatenate((self._by_rank, new))[order]
-            self.names = [names[at] for at in order]
+            self.names = [names[i] for i in order]
         self.rank[self._by_rank] = np.arange(len(self._by_rank))
 
     def _write(self, rows: Longs, texts: list[bytes]) -> None:
@@ -158,13 +159,14 @@ class LabelCache:
     ) -> list[bytes] | None:
         """Return the JSON list of sorted items of every stream key, from `rows` and `counts` (n,).
 
-        None if an item does not fit in one 64-bit number, by which a kernel sorts them; `keys` is
-        how many stream keys there are.
+        `keys` is how many stream keys there are. An item is sorted as one 64-bit number (see the
+        module); return None if one does not fit.
         """
         rows = readonly_contiguous(rows)
         counts = readonly_contiguous(counts)
         key_of = readonly_contiguous(columns.keys)
         numbers = np.empty(len(rows), dtype=np.int64)
+        # A row without a rank is new: learn all new labels, then begin again.
         shift = kernels.NO_RANK
         while shift == kernels.NO_RANK:
             ranks = readonly_contiguous(self.rank)
@@ -222,17 +224,13 @@ class Numeric(Frozen):
         return {"edges": self.edges, **({"for": RANKS} if self.ranks else {})}
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
-        """Return edges and any quantiles of unordered `items`; `sd` is the published one."""
-        found: dict[str, Any] = self.head
+        """Return edges and any quantiles of `items`, in any order; `sd` is the published one."""
+        fields: dict[str, Any] = self.head
         if self.quantiles:
-            counts = dict(items)
-            in_order = np.array(
-                [counts[label] for label in self.labels], dtype=np.float64
-            )
-            found["quantiles"] = [
-                self.quantile(in_order, sd, q) for q in self.quantiles
-            ]
-        return found
+            by_label = dict(items)
+            counts = np.array([by_label[name] for name in self.labels], dtype=float)
+            fields["quantiles"] = [self.quantile(counts, sd, q) for q in self.quantiles]
+        return fields
 
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
         """Return a quantile of the buckets' counts (n + 1,); `sd` is 0 for exact ones."""
@@ -251,6 +249,7 @@ class Numeric(Frozen):
         low = self._end(lowest, low_at, self.edges[-1])
         high = self._end(highest, high_at, self.edges[0])
         value = None
+        # The outermost buckets have no other end, so no number in them can be named.
         if 0 < bucket < len(self.edges):
             value = self._at(bucket, share)
             value = value if low is None else max(value, low)
@@ -263,26 +262,30 @@ class Numeric(Frozen):
         }
 
     def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
-        """Return the end of an interval; None: it is open there."""
-        return (
-            edge
-            if bucket == EDGE
-            else self._at(bucket, fraction)
-            if bucket > 0
-            else None
-        )
+        """Return the end of an interval, as the kernel gives it; None: it is open there.
+
+        `edge` is the outermost edge, where the kernel says `EDGE`.
+        """
+        if bucket == EDGE:
+            return edge
+        return self._at(bucket, fraction) if bucket > 0 else None
 
     def _at(self, bucket: int, fraction: float) -> float:
         """Return the number at a fraction of a bucket, rounded, within the bucket's edges."""
         low = self.edges[bucket - 1]
         high = self.edges[bucket]
-        found = low * (1 - fraction) + high * fraction
-        return min(max(round(found, self._places[bucket - 1]), low), high) or 0.0
+        number = round(low * (1 - fraction) + high * fraction, self._places[bucket - 1])
+        # 0 for -0.0.
+        return min(max(number, low), high) or 0.0
 
 
 @memoized(64)
 def rank_variances(edges: int, q: float, ranks: bool) -> tuple[Floats, Floats, float]:
-    """Return V at edges, that of neighbours (their covariance), and of all counts, over sd^2."""
+    """Return the variances of G (see the module) at quantile q of `edges` edges, over sd^2.
+
+    That is V at each edge, the covariance V_(k,k+1) of neighbouring edges, and the variance of the
+    sum of all counts. `ranks`: the noise is that of ranks.
+    """
     if not ranks:
         below = np.arange(1.0, edges + 1)
         at_edges = below * ((1 - q) * (1 - q)) + (edges - below + 1) * (q * q)
@@ -333,22 +336,28 @@ class Means(Frozen):
         self._scale = 10.0 ** (MEAN_DIGITS - summed.step.adjusted())
 
     def sd(self, sd: float, of_sums: float) -> float:
-        """Return the sd of a published sum, with that of a count and of a centred sum."""
+        """Return the sd of a published sum, from those of a count and (`of_sums`) a centred sum."""
         of_count = self._middle * sd
         of_sum = self._half * of_sums
         return math.sqrt(of_count * of_count + of_sum * of_sum)
 
     def centred_sd(self, sd: float, of_sum: float) -> float:
-        """Return a bound of the sd of a centred sum, with published sds of a count and of a sum."""
+        """Bound the sd of a centred sum, from the published sds of a count and (`of_sum`) a sum.
+
+        The inverse of `sd`, with the rounding of both on the safe side.
+        """
         most = of_sum * (1 + SUM_SD_ROUNDING) * (1 + 2**-50)
         least = abs(self._middle) * max(sd - SD_ROUNDING, 0.0)
         return math.sqrt(max(most * most - least * least, 0.0)) / self._half
 
     def head(self, sd: float, of_sums: float) -> dict[str, Any]:
         """Return the field `sum` of a snapshot."""
-        low, high = map(_number, (self._of.from_, self._of.to))
-        own = rounded_sum_sd(self.sd(sd, of_sums))
-        return {"from": low, "to": high, "step": _number(self._of.step), "sd": own}
+        return {
+            "from": _number(self._of.from_),
+            "to": _number(self._of.to),
+            "step": _number(self._of.step),
+            "sd": rounded_sum_sd(self.sd(sd, of_sums)),
+        }
 
     def rows(
         self, counts: Longs, centred: Longs, sd: float, of_sums: float
@@ -376,8 +385,8 @@ class Means(Frozen):
         sd = sum(of_count for of_count, _ in errors)
         of_sums = sum(self.centred_sd(*error) for error in errors)
         centred = (sums - self._middle * counts) / self._half
-        found = np.rint(sums * self._scale) / self._scale
-        return self._listed(found, *self.intervals(counts, centred, sd, of_sums))
+        rounded = np.rint(sums * self._scale) / self._scale
+        return self._listed(rounded, *self.intervals(counts, centred, sd, of_sums))
 
     @property
     def unknown(self) -> list[float | None]:
@@ -388,13 +397,13 @@ class Means(Frozen):
         """Return the sums (m,), each rounded once from whole numbers of any size."""
         pairs = zip(counts.tolist(), centred.tolist(), strict=True)
         double = 2 * self._unit
-        found = [(n * self._twice_middle + d * self._step) / double for n, d in pairs]
-        return np.array(found, dtype=np.float64)
+        sums = [(n * self._twice_middle + d * self._step) / double for n, d in pairs]
+        return np.array(sums, dtype=np.float64)
 
     def means(self, counts: Longs, sums: Longs) -> Floats:
         """Return exact means of exact counts, above 0, and sums in steps."""
-        found: Floats = self._ends[0] + 2 * self._half * (sums / counts)
-        return found
+        means: Floats = self._ends[0] + 2 * self._half * (sums / counts)
+        return means
 
     def exact(self, count: int, steps: int) -> tuple[float, float | None]:
         """Return an exact sum and its mean, each rounded once; None is the mean of nothing."""
@@ -404,7 +413,11 @@ class Means(Frozen):
     def intervals(
         self, counts: Longs | Floats, centred: Longs | Floats, sd: float, of_sums: float
     ) -> tuple[Floats, Floats, Floats]:
-        """Return the means, NaN where there is none, and the ends of their 95 % intervals."""
+        """Return the means, NaN where there is none, and the ends of their 95 % intervals.
+
+        `counts` and `centred` (m,) are n and D of the module, `sd` and `of_sums` the sds s and d of
+        their noise; the module derives the interval.
+        """
         n = counts.astype(np.float64)
         d = centred.astype(np.float64)
         most = float(self.steps)
@@ -417,17 +430,21 @@ class Means(Frozen):
         a = a[is_known]
         # a theta^2 - 2 n D theta + c = 0; the root is above 0 where a is.
         root = NORMAL_95 * np.sqrt(a * of_sums * of_sums + sd * sd * d * d)
-        theta, low, high = (
-            np.full(len(is_known), value) for value in (np.nan, -most, most)
-        )
+        theta = np.full(len(is_known), np.nan)
+        low = np.full(len(is_known), -most)
+        high = np.full(len(is_known), most)
         theta[is_known] = np.clip(d / n, -most, most)
         low[is_known] = np.clip((n * d - root) / a, -most, most)
         high[is_known] = np.clip((n * d + root) / a, -most, most)
-        mean, low, high = (self._middle + self._half * of for of in (theta, low, high))
-        # Outwards; the last step undoes what that adds at the ends.
-        low = np.clip(np.floor(low * self._scale) / self._scale, *self._ends)
-        high = np.clip(np.ceil(high * self._scale) / self._scale, *self._ends)
-        return np.clip(np.rint(mean * self._scale) / self._scale, low, high), low, high
+        # In the unit of the numbers, and rounded: ends outwards, but not beyond the range.
+        mean = self._rounded(np.rint, theta)
+        low = np.clip(self._rounded(np.floor, low), *self._ends)
+        high = np.clip(self._rounded(np.ceil, high), *self._ends)
+        return np.clip(mean, low, high), low, high
+
+    def _rounded(self, rounding: Callable[[Floats], Floats], theta: Floats) -> Floats:
+        """Return the means m + h theta, rounded to a digit by `rounding`."""
+        return rounding((self._middle + self._half * theta) * self._scale) / self._scale
 
 
 def _number(value: Decimal) -> int | float:
@@ -472,7 +489,7 @@ class Windows:
             )
 
     def at(self, t: int, before: int = 0) -> dict[str, object]:
-        """Return the field `windows` of tick t's snapshots, if they have one.
+        """Return the field `windows` of the snapshots at tick t of an epoch, if they have one.
 
         `before` is how many ticks of the epoch before were published, up to its end.
         """
@@ -480,7 +497,7 @@ class Windows:
             return {}
         windows = []
         for length, ticks in self._ticks:
-            # The count before the first published tick is not known.
+            # Not further back than ticks were published: the count before them is not known.
             covered = ticks if ticks - t < before else min(ticks, t)
             sd = self._change_sd(self._sd, t, covered)
             window = {"ms": length, "ticks": covered, "sd": round(sd, SD_DIGITS)}
@@ -536,13 +553,13 @@ def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
     for of_items in beside.values():
         added = [len(orjson.dumps(element)) + 1 for element in of_items]
         atoms = [(e, size + more) for (e, size), more in zip(atoms, added, strict=True)]
-    found = []
+    pages = []
     for start, stop in split_by_size([size for _, size in atoms], room):
         elements = [element for element, _ in atoms[start:stop]]
-        own = _merged(elements) if name == "answers" else elements
+        of_page = _merged(elements) if name == "answers" else elements
         cut = {other: of_items[start:stop] for other, of_items in beside.items()}
-        found.append({**fields, name: own, **cut})
-    return found or [dict(fields)]
+        pages.append({**fields, name: of_page, **cut})
+    return pages or [dict(fields)]
 
 
 def join_pages(pages: Sequence[Fields]) -> dict[str, Any]:
@@ -561,11 +578,12 @@ def join_parts(parts: Sequence[Fields]) -> dict[str, Any]:
         name: value for name, value in parts[0].items() if name not in ("part", "parts")
     }
     items = [item for part in parts for item in part["items"]]
-    order = sorted(range(len(items)), key=lambda at: (-items[at][1], items[at][0]))
+    # As in a whole snapshot: largest first, ties by label.
+    order = sorted(range(len(items)), key=lambda i: (-items[i][1], items[i][0]))
     for name in ("items", *LISTED_BESIDE):
         if name in whole:
-            together = [element for part in parts for element in part[name]]
-            whole[name] = [together[at] for at in order]
+            elements = [element for part in parts for element in part[name]]
+            whole[name] = [elements[i] for i in order]
     return whole
 
 
@@ -577,7 +595,10 @@ def _empty(answer: Fields) -> dict[str, Any]:
 
 
 def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the answers, one per list element, with the bytes that each adds."""
+    """Yield the answers, one for each element of their lists, with the JSON bytes that each adds.
+
+    The first of an answer also adds its other fields; pages are cut between any two.
+    """
     for answer in answers:
         head = len(orjson.dumps(_empty(answer))) + 1
         if not isinstance(answer["value"], list) or not answer["value"]:
@@ -590,16 +611,16 @@ def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
 
 def _merged(answers: Sequence[Fields]) -> list[dict[str, Any]]:
     """Join neighbouring answers to the same query, which `_atoms` took apart."""
-    found: list[dict[str, Any]] = []
+    joined: list[dict[str, Any]] = []
     for answer in answers:
-        if found and found[-1]["query"] == answer["query"]:
-            found[-1]["value"] += answer["value"]
+        value = answer["value"]
+        if joined and joined[-1]["query"] == answer["query"]:
+            joined[-1]["value"] += value
         else:
-            value = answer["value"]
-            found.append(
-                {**answer, "value": list(value) if isinstance(value, list) else value}
-            )
-    return found
+            # A copy of the list, which is added to.
+            copied = list(value) if isinstance(value, list) else value
+            joined.append({**answer, "value": copied})
+    return joined
 
 
 # Room for two page numbers of ten digits: an empty page is measured with one digit each.
@@ -653,7 +674,8 @@ def snapshots(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield (stream key, JSON) for every stream key, even an empty one; in pages if needed.
 
-    `part_of` returns which part, from 0, of a key's items these are.
+    `keys` are the stream keys by number, `labels` caches the texts of the ledger's rows. `part_of`
+    returns which part, from 0, of a key's items these are.
     """
     release = tick.release
     frame = _Frame(tick, part_of, max_bytes)
@@ -664,6 +686,7 @@ def snapshots(
         return
     further = [edges | _total(release, index) for index in range(len(keys))]
     of_keys: list[Fields] | None = None
+    # Items that nothing is computed from are written by a kernel, unless they need pages.
     plain = tick.means is None and (tick.numeric is None or not tick.numeric.quantiles)
     if isinstance(release, Release) and plain:
         written = labels.items(ledger, release.rows, release.counts, len(keys))
@@ -701,10 +724,10 @@ def _total(release: Release | Items, key: int) -> dict[str, Any]:
 def _items(
     tick: ReleasedTick, ledger: Ledger, keys: int, labels: LabelCache
 ) -> list[Fields]:
-    """Return the items of every stream key, with their sums if there are any."""
+    """Return the field `items` of each of `keys` stream keys, with their sums if there are any."""
     release = tick.release
     means = tick.means
-    assert not isinstance(release, Answers), "looked at before"
+    assert not isinstance(release, Answers), "answers have no items"
     if isinstance(release, Release):
         labels.add_labels(ledger, release.rows)
         key_of = ledger.keys[release.rows]

@@ -147,6 +147,7 @@ class TickSketches:
 
     def changes(self, lane: Lane, tick: int) -> Iterator[Change]:
         """Yield the blocks, in pages, that have changed since the last call."""
+        # The codes of the keys, in the order met.
         met = self._table.met[: self.keys]
         changed = np.unique(np.flatnonzero(self._table.changed[met]) // KEYS_A_BLOCK)
         self._table.changed[met] = False
@@ -213,7 +214,10 @@ class TickSketches:
         return other
 
     def _counters(self, start: int, stop: int) -> tuple[Longs, Words, Longs]:
-        """Return, of keys met from `start` to `stop`, how many counters each has, pairs, counts."""
+        """Return the counters of the keys met from number `start` to `stop`, key by key.
+
+        That is how many each key has (keys,), and the (key, label) pairs and counts of all (m,).
+        """
         table = self._table
         room = int(table.number[table.met[start:stop]].sum())
         number = np.empty(stop - start, dtype=np.int64)
@@ -239,6 +243,7 @@ class TickSketches:
             )
             table.first[known:] = -1
             table.place[known:] = -1
+        # Every key has at most `size` counters, but for the event that is being fed.
         rows = min(len(self) + labels, keys * self._size + of_event)
         if rows > len(table.pairs):
             table = table._replace(

@@ -30,8 +30,9 @@ from workers.runtime.frozen import read_only
 # Row limit of a group of tallies: a new pair is digested once for all of them.
 GROUP_ROWS = 1 << 15
 _FIRST_ROWS = 1 << 6
-# In place of the bits of a label: a hash gives the slot, of two to four a row.
+# In place of `Table.bits`, a label's bits in the slot's number: a hash gives the slot.
 _HASHED = -1
+# A hash table has two to four slots a row; a slot for every pair is made while that is no more.
 _SLOTS_A_ROW = 4
 ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
 _NO_OWNERS: Codes = read_only(np.empty(0, dtype=np.int32))
@@ -228,7 +229,9 @@ class ContributionBuilder:
         # Forget vocabularies that have been replaced.
         used = {tally.key_names for _, _, tally in counted}
         self._owner_of = {
-            at: known for at, known in self._owner_of.items() if at[0] in used
+            (names, number): known
+            for (names, number), known in self._owner_of.items()
+            if names in used
         }
         return shares
 
@@ -239,44 +242,48 @@ class ContributionBuilder:
         first_lane, _, first = counted[group[0]]
         key_names = first.key_names
         label_names = first.label_names
+        # First the rows of all tallies end to end, so that labels and tags are looked up once.
         room = sum(len(counted[index][2]) for index in group)
-        labels, counts = np.empty((2, room), dtype=np.int64)
-        out = kernels.LabelRows(np.empty(room, dtype=np.uint64), labels, counts)
+        out = kernels.LabelRows(
+            np.empty(room, dtype=np.uint64),
+            np.empty(room, dtype=np.int64),
+            np.empty(room, dtype=np.int64),
+        )
         used = 0
-        of_keys = []
+        of_tallies = []
         for index in group:
             lane, tick, tally = counted[index]
             number = owners.at(lane.end_ms(tick))
             rest = kernels.LabelRows(
                 out.pairs[used:], out.labels[used:], out.counts[used:]
             )
-            of_key = self._owners(key_names, number)
-            names, bounds, starts = tally.write(of_key, number, rest)
-            of_keys.append((index, number, names, bounds, starts + used))
+            owner_of_key = self._owners(key_names, number)
+            names, bounds, starts = tally.write(owner_of_key, number, rest)
+            of_tallies.append((index, number, names, bounds, starts + used))
             used += int(starts[-1])
         texts = label_names.texts(out.labels[:used])
         tags = self._tags.of(first_lane.view, key_names, label_names).of(
             out.pairs[:used], texts
         )
-        for index, number, names, bounds, starts in of_keys:
+        for index, number, names, bounds, starts in of_tallies:
             lane, tick, _ = counted[index]
             for owner, (start, stop) in enumerate(pairwise(bounds)):
                 if stop > start:
-                    own = slice(int(starts[start]), int(starts[stop]))
+                    span = slice(int(starts[start]), int(starts[stop]))
                     rows = Rows(
                         lane=lane,
                         tick=tick,
                         names=names[start:stop],
-                        starts=starts[start : stop + 1] - own.start,
-                        labels=texts.part(own.start, own.stop),
-                        counts=out.counts[own],
-                        tags=tags[own],
+                        starts=starts[start : stop + 1] - span.start,
+                        labels=texts.part(span.start, span.stop),
+                        counts=out.counts[span],
+                        tags=tags[span],
                     )
                     if lane.split == 1:
                         yield index, owner, rows
                         continue
-                    for part, own_rows in enumerate(rows.parts()):
-                        yield index, part_owner(owner, part, number), own_rows
+                    for part, of_part in enumerate(rows.parts()):
+                        yield index, part_owner(owner, part, number), of_part
 
     def _owners(self, names: Vocabulary, owners: int) -> Codes:
         """Return the owner of every stream key of a vocabulary, (k,) by code; kept for later."""
@@ -293,32 +300,38 @@ class ContributionBuilder:
 
 def _group(counted: Sequence[Counted]) -> Iterator[list[int]]:
     """Yield the indices of tallies with the same vocabularies, about GROUP_ROWS rows together."""
-    open_: dict[tuple[Vocabulary, Vocabulary], list[int]] = {}
+    groups: dict[tuple[Vocabulary, Vocabulary], list[int]] = {}
     rows: dict[tuple[Vocabulary, Vocabulary], int] = {}
-    for place, (_, _, tally) in enumerate(counted):
+    for index, (_, _, tally) in enumerate(counted):
         names = tally.key_names, tally.label_names
-        open_.setdefault(names, []).append(place)
+        groups.setdefault(names, []).append(index)
         rows[names] = rows.get(names, 0) + len(tally)
         if rows[names] >= GROUP_ROWS:
-            yield open_.pop(names)
+            yield groups.pop(names)
             del rows[names]
-    yield from open_.values()
+    yield from groups.values()
 
 
 def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run]]:
-    """Sort a batch's events by tick, of the time `effective` (n,) at which each counts.
+    """Sort a batch's events by the tick of `lane` in which each counts.
 
-    Return each event's tick (n,), 0 before tick 1; and the ticks from 1 with their events.
+    `times` (n,) are those of the events, `effective` (n,) those at which they count (`watermark`).
+    Return each event's tick (n,), 0 if its own time is before tick 1; and the ticks from 1 on that
+    have events, with their indices.
     """
     n = len(times)
     ticks = np.empty(n, dtype=np.int64)
+    # Where a run of events in one tick begins, if these are ascending.
     begins = np.empty(n, dtype=np.int64)
-    own = readonly_contiguous(times)
-    counts_at = readonly_contiguous(effective)
-    found, ascending = kernels.ticks_of(
-        own, counts_at, lane.start_ms, lane.tick_ms, ticks, begins
+    runs_found, ascending = kernels.ticks_of(
+        readonly_contiguous(times),
+        readonly_contiguous(effective),
+        lane.start_ms,
+        lane.tick_ms,
+        ticks,
+        begins,
     )
-    begins = begins[:found]
+    begins = begins[:runs_found]
     order = np.arange(n)
     ordered = ticks
     if not ascending:

@@ -46,7 +46,10 @@ class WaitingSections:
         # By lane and tick: offsets, and sections.
         self._parts: dict[tuple[Lane, int], list[tuple[int, Section | Spilled]]] = {}
         self._file: IO[bytes] | None = None
-        self._spilled = self._end = 0
+        # Of the file: how many sections in it are needed, and its length.
+        self._spilled = 0
+        self._end = 0
+        # When writing failed last, by the monotonic clock; None: it works.
         self._failed_s: float | None = None
 
     def add(self, offset: int, part: Section) -> None:
@@ -113,9 +116,9 @@ class WaitingSections:
 
     def drop_before(self, lane: Lane, tick: int) -> None:
         """Forget the sections of a lane's ticks before `tick`."""
-        for own, waiting in list(self._parts):
-            if own == lane and waiting < tick:
-                self.drop(own, waiting)
+        for waiting_lane, waiting_tick in list(self._parts):
+            if waiting_lane == lane and waiting_tick < tick:
+                self.drop(lane, waiting_tick)
 
     def any_after(self, at_ms: int) -> bool:
         """Return whether a section waits of a tick that ends after `at_ms`."""

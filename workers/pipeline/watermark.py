@@ -81,11 +81,11 @@ def late_events(times: Longs, effective: Longs, lane: Lane) -> Longs:
     """
     # Few events are behind the watermark: only these need a division.
     moved = np.flatnonzero(effective > times)
-    own = times[moved] - lane.start_ms
+    dated = times[moved] - lane.start_ms
     counted = effective[moved] - lane.start_ms
-    later = (own >= 0) & (own // lane.tick_ms < counted // lane.tick_ms)
-    found: Longs = moved[later]
-    return found
+    is_late = (dated >= 0) & (dated // lane.tick_ms < counted // lane.tick_ms)
+    late: Longs = moved[is_late]
+    return late
 
 
 class Watermark:
@@ -111,6 +111,7 @@ class Watermark:
         self.by_clock = by_clock
         self._max_behind = NO_LIMIT if max_behind_ms is None else max_behind_ms
         self._commit_gap_s = commit_gap_s(lanes)
+        # When a closed tick was committed last, by the monotonic clock.
         self._closed_s = -math.inf
         self.watermark: int | None = None
         self._committed_watermark: int | None = None
@@ -146,6 +147,7 @@ class Watermark:
         begin = 0
         mark = self.watermark
         if mark is None:
+            # The first accepted event begins the watermark; those before it are rejected.
             oldest = 0 if read_ms is None else self._oldest(read_ms)
             accepted = oldest - times <= self._max_behind
             begin = int(np.argmax(accepted)) if accepted.any() else len(times)
@@ -171,28 +173,32 @@ class Watermark:
 
     def too_far_behind(self, times: Longs, effective: Longs) -> Bools:
         """Return which events (n,) are to be rejected: counted too late, or after users moved."""
-        found: Bools = effective - times > self._max_behind
-        for at in self._moves:
-            found |= (times < at) & (effective >= at)
-        return found
+        rejected: Bools = effective - times > self._max_behind
+        for moved_ms in self._moves:
+            rejected |= (times < moved_ms) & (effective >= moved_ms)
+        return rejected
 
     def _oldest(self, now_ms: int) -> int:
         """Return the earliest time from which publishing all ticks until now is not too much."""
-        lanes = self._lanes
-        oldest = (
-            (now_ms - BACKLOG_TICKS_MAX * lane.tick_ms, lane.start_ms) for lane in lanes
-        )
-        # Ticks before a lane's start are not published.
-        return max((at for at, start in oldest if at > start), default=0)
+        oldest_ms = 0
+        for lane in self._lanes:
+            earliest_ms = now_ms - BACKLOG_TICKS_MAX * lane.tick_ms
+            # Ticks before a lane's start are not published.
+            if earliest_ms > lane.start_ms:
+                oldest_ms = max(oldest_ms, earliest_ms)
+        return oldest_ms
 
     def read_to_end(self, now_ms: int) -> None:
         """Close ticks that had ended at `now_ms`; the partition was read to its end as of then."""
         self.advance_to(now_ms - self._grace)
 
     def has_closed_tick(self) -> bool:
-        """Return whether a tick of any lane has closed since the last commit."""
-        first = self._committed_watermark is None and self.watermark is not None
-        return first or self.ticks_closed() > 0
+        """Return whether a tick of any lane has closed since the last commit.
+
+        The first watermark counts as one: owners are to learn it.
+        """
+        is_first = self._committed_watermark is None and self.watermark is not None
+        return is_first or self.ticks_closed() > 0
 
     def latest_ms(self, opened_ms: int, now_ms: int) -> int:
         """Return the time that counts as now where a record is judged to be dated ahead.
@@ -239,15 +245,18 @@ class Watermark:
         return sum(end // width - begin // width for end, begin, width in ends)
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
-        """Return whether the clock alone closes a tick that was open at `noted_ms`. Thread-safe."""
+        """Return whether the clock alone closes a tick that was open at `noted_ms`. Thread-safe.
+
+        An end of the log was noted last at `noted_ms`, and will close what had ended then.
+        """
         before = self.watermark
         mark = now_ms - self._grace
         if noted_ms is not None:
             noted = noted_ms - self._grace
             before = noted if before is None else max(before, noted)
-        return before is None or (
-            mark > before and self._closed_between(before, mark) > 0
-        )
+        if before is None:
+            return True
+        return mark > before and self._closed_between(before, mark) > 0
 
     def note_commit(self) -> None:
         """Note that all ticks closed so far are committed."""

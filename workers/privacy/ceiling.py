@@ -66,16 +66,16 @@ def charges_of(
 
     A Charge is the cost of an epoch, with the first and the last epoch that have to be paid.
     `beginning` adds an epoch that is about to begin, by histogram. Without `settings`, a generation
-    counts as serving every stream key. Raise StateRefused as in `grid_of`.
+    counts as serving every stream key. Raise StateRefused if a stored generation has no tick grid.
     """
-    found = []
+    charges = []
     for life, running, grid, charge in generations_of(worker, progress, settings):
         epochs = _epochs(life, grid)
         if running and beginning is not None and charge.histogram in beginning:
             epochs.append(beginning[charge.histogram])
         if epochs:
-            found.append(replace(charge, first=min(epochs), last=max(epochs)))
-    return found
+            charges.append(replace(charge, first=min(epochs), last=max(epochs)))
+    return charges
 
 
 class StoredGeneration(NamedTuple):
@@ -92,7 +92,7 @@ def generations_of(
 ) -> Iterator[StoredGeneration]:
     """Yield the generations in an owner's state, ended ones first, each with its cost per epoch.
 
-    Raise StateRefused as in `grid_of`.
+    Raise StateRefused if one has no tick grid.
     """
     configs = () if settings is None else settings.histograms
     # The state does not store stream keys, so those of a retired generation are unknown.
@@ -147,15 +147,18 @@ def merge(charges: Iterable[Charge]) -> list[Charge]:
     They publish disjoint stream keys in the same epochs, so an epoch costs once: the merged charge
     spans from the earliest to the latest epoch of any of them.
     """
-    found: dict[tuple[str, bytes], Charge] = {}
+    merged: dict[tuple[str, bytes], Charge] = {}
     for charge in charges:
-        place = charge.worker, charge.identity
-        before = found.get(place, charge)
-        first = min(charge.first, before.first)
-        last = max(charge.last, before.last)
-        keys = None if before.keys is None else charge.keys
-        found[place] = replace(charge, first=first, last=last, keys=keys)
-    return list(found.values())
+        generation = charge.worker, charge.identity
+        others = merged.get(generation, charge)
+        merged[generation] = replace(
+            charge,
+            first=min(charge.first, others.first),
+            last=max(charge.last, others.last),
+            # None: an owner's generation has ended, and its keys are unknown.
+            keys=None if others.keys is None else charge.keys,
+        )
+    return list(merged.values())
 
 
 def grid_of(name: str, life: HistogramProgress) -> TickGrid:
@@ -167,9 +170,11 @@ def grid_of(name: str, life: HistogramProgress) -> TickGrid:
         raise StateRefused(
             f"histogram {name!r}: its state does not give the width of its ticks"
         )
+    # Mechanisms with a counter state the horizon there.
     counter = description.get("counter")
-    found = (counter if isinstance(counter, dict) else description).get("horizon")
-    horizon = found if isinstance(found, int) else None
+    horizon = (counter if isinstance(counter, dict) else description).get("horizon")
+    if not isinstance(horizon, int):
+        horizon = None
     return TickGrid(tick_ms=tick_ms, start_ms=start_ms, horizon=horizon)
 
 
@@ -183,11 +188,11 @@ def windows_of(life: HistogramProgress, grid: TickGrid) -> tuple[int, ...]:
 
 def topics_of(progress: ReleaseProgress) -> set[str]:
     """Return the names of the events topics that the generations in a state have counted."""
-    found: set[str] = set()
+    names: set[str] = set()
     for _, life in (*progress.retired, *progress.histograms.items()):
         topics = _events(life).get("topic")
-        found |= set(topics) if isinstance(topics, list) else {str(topics)}
-    return found
+        names |= set(topics) if isinstance(topics, list) else {str(topics)}
+    return names
 
 
 def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
@@ -197,18 +202,15 @@ def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
     """
     if life.first is None:
         return []
-    ticks = (
-        []
-        if life.next is None or life.next <= life.first
-        else [life.first, life.next - 1]
-    )
-    found = [grid.split(tick)[0] for tick in ticks]
+    epochs = []
+    if life.next is not None and life.next > life.first:
+        epochs = [grid.split(tick)[0] for tick in (life.first, life.next - 1)]
     if isinstance(life.reserved, int):
-        found += [grid.split(life.first)[0], life.reserved]
-    if found and isinstance(life.until, int):
+        epochs += [grid.split(life.first)[0], life.reserved]
+    if epochs and isinstance(life.until, int):
         # The last tick that was complete by then, so that nothing but closed ticks moves a charge.
-        found.append(grid.split(max(life.first, grid.tick_at(life.until) - 1))[0])
-    return found
+        epochs.append(grid.split(max(life.first, grid.tick_at(life.until) - 1))[0])
+    return epochs
 
 
 def _events(life: HistogramProgress) -> Mapping[str, object]:
@@ -319,14 +321,14 @@ class Ceiling:
         windows = list(_windows(charges, self.period_ms, begin, end))
         if len(windows) > WINDOWS_MAX:
             return bound
-        held: dict[Counts, tuple[int, int]] = {}
+        # Windows with equal counts cost the same: each is priced once.
+        window_of: dict[Counts, tuple[int, int]] = {}
         for window in windows:
-            held.setdefault(
-                tuple(len(charge.within(*window)) for charge in charges), window
-            )
+            counts = tuple(len(charge.within(*window)) for charge in charges)
+            window_of.setdefault(counts, window)
         return fullest_of(
             FullestWindow(*window, self.epsilon_of(charges, counts), counts)
-            for counts, window in held.items()
+            for counts, window in window_of.items()
         )
 
 
@@ -364,6 +366,7 @@ def _most(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
 
 def most_epochs(window_ms: int, epoch_ms: int) -> int:
     """Return the most epochs that a window can touch: 31 daily ones in any 30 days."""
+    # Its first ms is the last of one epoch; the other window_ms - 1 begin another.
     return (window_ms - 2) // epoch_ms + 2
 
 
@@ -383,6 +386,7 @@ def _windows(
             for epoch in {*epochs[:1], *epochs[-1:]}:
                 yield charge.span(epoch)
         return
+    # Where no charge has epochs, all windows are alike.
     yield (begin, begin + period_ms) if begin > -EVER else (0, period_ms)
     for charge in charges:
         if charge.epoch_ms is None:
@@ -476,16 +480,18 @@ def _worst(
     are in none.
     """
     period = ceiling.period_ms
+    # By window: how many epochs of each charge it touches.
     if ceiling.unit == "event":
         touched = [(1,) * len(charges)]
     elif period is not None:
         lengths = [charge.epoch_ms for charge in charges]
         touched = [
-            tuple(1 if each is None else most_epochs(period, each) for each in lengths)
+            tuple(1 if ms is None else most_epochs(period, ms) for ms in lengths)
         ]
     else:
+        # The windows are the epochs of all charges.
         touched = [
-            tuple(_touched(epoch, other) for other in charges) for epoch in charges
+            tuple(_touched(window, other) for other in charges) for window in charges
         ]
     every = [*charges, *past]
     none = (0,) * len(past)
@@ -495,16 +501,17 @@ def _worst(
     )
 
 
-def _touched(epoch: Charge, other: Charge) -> int:
-    """Return the most epochs of `other` that any epoch of `epoch` touches."""
+def _touched(window: Charge, other: Charge) -> int:
+    """Return the most epochs of `other` that any epoch of `window` touches."""
     if other.epoch_ms is None:
         return 1
-    if epoch.epoch_ms is None:
+    if window.epoch_ms is None:
         return _ENDLESS
-    # Its epochs begin within the other's on a grid of the greatest common divisor.
-    step = math.gcd(epoch.epoch_ms, other.epoch_ms)
-    latest = other.epoch_ms - step + (epoch.start_ms - other.start_ms) % step
-    return (latest + epoch.epoch_ms - 1) // other.epoch_ms + 1
+    # Windows begin within the other's epochs on a grid of the greatest common divisor; one that
+    # begins as late as possible touches most.
+    step = math.gcd(window.epoch_ms, other.epoch_ms)
+    latest = other.epoch_ms - step + (window.start_ms - other.start_ms) % step
+    return (latest + window.epoch_ms - 1) // other.epoch_ms + 1
 
 
 def _named(
@@ -545,15 +552,15 @@ def _fitting(ceiling: Ceiling, settings: Settings, charges: Sequence[Charge]) ->
         (given, ""),
         (smaller, f", with delta = {least:.2g} in each,"),
     ):
-        found = _fitting_epsilons(ceiling, settings, charges, configs)
-        if found is None:
+        epsilons = _fitting_epsilons(ceiling, settings, charges, configs)
+        if epsilons is None:
             continue
-        each = {f"{epsilon:.3g}" for epsilon in found}
-        text = f"epsilon = {each.pop()} in each"
-        if each:
-            named = zip(configs, found, strict=True)
-            text = ", ".join(f"{config.name}: epsilon = {e:.3g}" for config, e in named)
-        return f"{text}{delta} would fit"
+        texts = [f"{epsilon:.3g}" for epsilon in epsilons]
+        advice = f"epsilon = {texts[0]} in each"
+        if len(set(texts)) > 1:
+            named = zip(configs, texts, strict=True)
+            advice = ", ".join(f"{config.name}: epsilon = {e}" for config, e in named)
+        return f"{advice}{delta} would fit"
     return "no epsilon would fit: a higher ceiling, a shorter period or longer epochs"
 
 
@@ -584,6 +591,7 @@ def _fitting_epsilons(
             high = middle
     if not low:
         return None
+    # What fits by arithmetic, then less, until mechanisms built with it fit.
     for share in _TRIES:
         epsilons = [_down(_scaled(cost, low).epsilon * share, 3) for cost in costs]
         priced = zip(configs, epsilons, strict=True)

@@ -33,9 +33,11 @@ from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
-# With more to look at, it is only known how long the worker may run at least.
+# After so many steps, or a hundred years ahead, it is only known how long the worker may run at
+# least.
 _LOOKS_MAX = 2_000
 _FAR_MS = 36_600 * 86_400_000
+# Epochs in a step.
 _AT_ONCE_MAX = 1 << 16
 # Of two digits, as they are written in settings.
 _EPSILONS = tuple(
@@ -140,15 +142,16 @@ def _end(
     Begin the epochs to come in their order, one at a time or `number` at once: twice as many after
     each step that holds, half as many after one that does not.
     """
-    going = list(running)
+    charges = list(running)
     number = 1
     begin = newest
-    still = -1
+    touched_before = -1
     for _ in range(_LOOKS_MAX):
         coming = in_order(
-            *(_coming(charge, i, newest) for i, charge in enumerate(going))
+            *(_coming(charge, i, newest) for i, charge in enumerate(charges))
         )
         first = next(coming, None)
+        # Nothing begins any more.
         if first is None:
             return None
         begin = first[0]
@@ -157,48 +160,50 @@ def _end(
         touched: list[Charge] = []
         past: list[Charge] = []
         for charge in fixed:
-            touches = _touches(ceiling, charge, begin, [*going, *fixed])
+            touches = _touches(ceiling, charge, begin, [*charges, *fixed])
             (touched if touches else past).append(charge)
-        if len(touched) != still:
-            still = len(touched)
-            if endures(ceiling, [*going, *touched], past):
+        # Whether there is no end may change only when a fixed charge is left behind.
+        if len(touched) != touched_before:
+            touched_before = len(touched)
+            if endures(ceiling, [*charges, *touched], past):
                 return None
-        more = [first]
+        # The epochs of this step, with all that begin together with the last one.
+        step = [first]
         for beginning in coming:
-            if len(more) >= number and beginning[0] > begin:
+            if len(step) >= number and beginning[0] > begin:
                 break
-            more.append(beginning)
-        charged = list(going)
-        for _, i, epoch in more:
+            step.append(beginning)
+        charged = list(charges)
+        for _, i, epoch in step:
             charged[i] = replace(charged[i], last=epoch)
         if number > 1:
-            end = max(going[i].span(epoch)[1] for _, i, epoch in more)
-            if not ceiling.holds(
-                ceiling.fullest([*charged, *fixed], begin, end).epsilon
-            ):
+            end = max(charges[i].span(epoch)[1] for _, i, epoch in step)
+            fullest = ceiling.fullest([*charged, *fixed], begin, end)
+            if not ceiling.holds(fullest.epsilon):
                 number //= 2
                 continue
         else:
-            for _, i, epoch in more:
-                fullest = ceiling.fullest([*charged, *fixed], *going[i].span(epoch))
+            for _, i, epoch in step:
+                fullest = ceiling.fullest([*charged, *fixed], *charges[i].span(epoch))
                 if not ceiling.holds(fullest.epsilon):
-                    return _End(begin, going[i].histogram, epoch)
-        going = charged
+                    return _End(begin, charges[i].histogram, epoch)
+        charges = charged
         number = min(2 * number, _AT_ONCE_MAX)
     return _End(begin)
 
 
-def _coming(charge: Charge, place: int, newest: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (ms, `place`, number) of each further epoch of a charge; ms is when it begins.
+def _coming(charge: Charge, index: int, newest: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (ms, `index`, number) of each further epoch of a charge; ms is when it begins.
 
-    `place` is the caller's index of the charge, handed through.
+    `index` is the caller's, of the charge.
     """
     if charge.epoch_ms is not None:
         yield from (
-            (charge.span(epoch)[0], place, epoch) for epoch in count(charge.last + 1)
+            (charge.span(epoch)[0], index, epoch) for epoch in count(charge.last + 1)
         )
+    # One epoch without an end, if it has not begun.
     elif charge.last < charge.first:
-        yield newest, place, charge.first
+        yield newest, index, charge.first
 
 
 def _touches(
@@ -231,17 +236,17 @@ def _second(
         middle = (low + high) // 2
         epsilon = _EPSILONS[middle]
         try:
-            more = _new(
+            second = _new(
                 settings, structs.replace(config, epsilon=epsilon, rho=None), newest
             )
         except SettingsError:  # too small for this mechanism
             low = middle + 1
             continue
-        going = [*running, more]
-        # Looked at first, since it is quick.
+        charges = [*running, second]
+        # `endures` is quick, and necessary.
         if (
-            endures(ceiling, going, fixed)
-            and _end(ceiling, going, fixed, newest) is None
+            endures(ceiling, charges, fixed)
+            and _end(ceiling, charges, fixed, newest) is None
         ):
             low = middle + 1
             most = epsilon

@@ -141,6 +141,7 @@ def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
 def factor(epsilon: float) -> str:
     """Return e^epsilon as text, rounded up."""
     excess = math.expm1(min(epsilon, _NAMED_BELOW))
+    # Near 1, two digits of what is above 1: "1.0012".
     if excess < 0.1:
         return "1" + _plain(*_digits(excess, 2, up=True))[1:]
     if epsilon < _NAMED_BELOW:

@@ -39,14 +39,14 @@ def promise_settings(settings: Settings) -> dict[str, Values]:
     """Return the settings by section: "worker", "events", "privacy", "histogram NAME"."""
     users = _OF_USERS if settings.privacy.unit == "user" else ()
     events = msgspec.to_builtins(settings.events)
-    found: dict[str, Values] = {
+    sections: dict[str, Values] = {
         "worker": {"name": settings.worker.name},
         "events": {name: events[name] for name in (*_EVENTS, *users)},
         "privacy": msgspec.to_builtins(settings.privacy),
     }
     for config in settings.histograms:
-        found[f"histogram {config.name}"] = _histogram(settings, config)
-    return found
+        sections[f"histogram {config.name}"] = _histogram(settings, config)
+    return sections
 
 
 def _histogram(settings: Settings, config: HistogramConfig) -> Values:
@@ -103,27 +103,28 @@ _LIMIT = "limits what is published from then on, with all that was charged befor
 
 def changes(old: Settings, new: Settings) -> Iterator[Change]:
     """Yield what differs between the promise's settings of two files, section by section."""
-    before = promise_settings(old)
-    after = promise_settings(new)
-    stream = old.worker.name != new.worker.name
-    for section in dict.fromkeys((*before, *after)):
-        was = before.get(section)
-        now = after.get(section)
-        if was is None or now is None:
-            alters = _STREAM if stream else _ENDED if now is None else _ADDED
-            there = ("there" if was else None), ("there" if now else None)
-            yield Change(section, there[0], there[1], alters)
+    old_sections = promise_settings(old)
+    new_sections = promise_settings(new)
+    new_stream = old.worker.name != new.worker.name
+    for section in dict.fromkeys((*old_sections, *new_sections)):
+        before = old_sections.get(section)
+        after = new_sections.get(section)
+        if before is None:
+            yield Change(section, None, "there", _STREAM if new_stream else _ADDED)
             continue
-        again = was.get("generation") != now.get("generation")
-        for name in dict.fromkeys((*was, *now)):
-            one = was.get(name)
-            other = now.get(name)
-            if one == other:
+        if after is None:
+            yield Change(section, "there", None, _STREAM if new_stream else _ENDED)
+            continue
+        again = before.get("generation") != after.get("generation")
+        for name in dict.fromkeys((*before, *after)):
+            value = before.get(name)
+            changed = after.get(name)
+            if value == changed:
                 continue
-            alters = (
-                _STREAM if stream else _alters(section, name, one, other, again=again)
-            )
-            yield Change(f"{section}: {name}", _text(one), _text(other), alters)
+            alters = _STREAM
+            if not new_stream:
+                alters = _alters(section, name, value, changed, again=again)
+            yield Change(f"{section}: {name}", _text(value), _text(changed), alters)
 
 
 def _alters(

@@ -128,12 +128,12 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
     others.
     """
     ways = _composed(costs, delta)
-    pure = [one for one in costs if one.pure]
-    others = [one for one in costs if not one.pure]
+    pure = [cost for cost in costs if cost.pure]
+    others = [cost for cost in costs if not cost.pure]
     if pure and others:
         left = float(Fraction(delta) - Fraction(total_delta(pure)))
-        own = [(cost.epsilon, cost.times) for cost in pure]
-        ways += [_sum([(way, 1), *own]) for way in _composed(others, left)]
+        of_pure = [(cost.epsilon, cost.times) for cost in pure]
+        ways += [_sum([(way, 1), *of_pure]) for way in _composed(others, left)]
     return ways
 
 
@@ -186,20 +186,20 @@ def group_loss(
     """Return (epsilon, delta) for a person with `events` events (or user ids) in every epoch.
 
     All `costs` and `endless` ones, at least one in all, count every event. `endless` ones have no
-    end of an epoch, and samples none either, so the events of all `epochs` count together. Return
-    (None, 1) without a guarantee, the figures of `compose` for one event and epoch. Raise
-    ValueError if `events` is below 1.
+    end of an epoch, and samples none either, so the events of all `epochs` count together. The
+    module says how the loss grows. Return (None, 1) without a guarantee, the figures of `compose`
+    for one event and epoch. Raise ValueError if `events` is below 1.
     """
     if events < 1:
         raise ValueError(f"events = {events}: must be at least 1")
     in_all = events * epochs
     together = in_all if endless or any(cost.once for cost in costs) else events
     if together == 1 and all(cost.times == 1 for cost in costs):
-        found = compose([*costs, *endless])
-        return found.epsilon, found.delta
+        joint = compose([*costs, *endless])
+        return joint.epsilon, joint.delta
     counted = [_Counted(cost, events, in_all) for cost in costs]
     counted += [_Counted(cost, in_all, in_all) for cost in endless]
-    # Sum the pure ones and compose the others, or compose all.
+    # Two ways: sum the pure epsilons and compose the others in zCDP, or compose all.
     epsilon, delta = _composed_events([one for one in counted if not one.cost.pure])
     pure = [one for one in counted if one.cost.pure]
     failures = sum(
@@ -255,23 +255,32 @@ def group_failure(probability: float, rho: float, events: int) -> float:
 def stated_cost(
     mechanism: str, rho: float, epsilon: float, delta: float, once: float = 0.0
 ) -> PrivacyCost:
-    """Return the cost that a snapshot states, with the parts of delta; `once` is from settings.
+    """Return the cost that a snapshot of a mechanism states, with the parts of delta.
 
-    The delta beyond what the conversion needs counts as failures: the mechanism's own figure, or
-    slightly more. If epsilon may be pure, all of it counts as sampling error too.
+    `once` is what the settings say of a sample (`PrivacyCost.once`).
+
+    A snapshot does not state the parts: they are worked out here, never too small. What the
+    conversion of rho does not need counts as failures: the mechanism's own figure, or slightly
+    more. If epsilon may be pure, all of it counts as sampling error too.
     """
     if delta <= 0:
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
     config = MECHANISMS.get(mechanism)
     gaussian = config is not None and config.about.gaussian
+    # Less by far more than the nine digits of epsilon are off.
     conversion = delta_of(rho, epsilon, gaussian=gaussian) * (1 - 1e-8)
     if gaussian:
         rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
         # All of a known domain's delta converts rho.
         known = config is not None and config.lists_labels({})
-        own = () if known else (("discovery", rest),)
+        failures = () if known else (("discovery", rest),)
         return PrivacyCost(
-            rho, epsilon, delta, failures=own, gaussian=True, once=min(once, rho)
+            rho,
+            epsilon,
+            delta,
+            failures=failures,
+            gaussian=True,
+            once=min(once, rho),
         )
     numerical = delta * NUMERICAL_SHARE
     if conversion >= delta - numerical:
@@ -284,8 +293,12 @@ def stated_cost(
     # Epsilon may be pure and delta sampling error only; a snapshot does not state which.
     may_be_pure = config is not None and config.about.may_be_pure
     samplers = rest if may_be_pure and not halved else numerical
-    failures = ((NUMERICAL, samplers), ("discovery", max(rest - numerical, 0.0)))
-    return PrivacyCost(rho, epsilon, delta, failures=failures)
+    return PrivacyCost(
+        rho,
+        epsilon,
+        delta,
+        failures=((NUMERICAL, samplers), ("discovery", max(rest - numerical, 0.0))),
+    )
 
 
 def _composed_events(counted: Sequence[_Counted]) -> tuple[float, float]:
@@ -305,7 +318,8 @@ def _composed_events(counted: Sequence[_Counted]) -> tuple[float, float]:
 def _failures(counted: _Counted, epsilon: float) -> Fraction:
     """Return how probable it is that one epoch's guarantee fails for a person with its events.
 
-    `epsilon` is that of all of them: it decides how far sampling errors grow.
+    That is, of the module, all p_k and the growth of sampling. `epsilon` is the person's, with all
+    events: it decides how far sampling errors grow.
     """
     cost = counted.cost
     events = counted.events
@@ -322,15 +336,17 @@ def _failures(counted: _Counted, epsilon: float) -> Fraction:
     return min(total, Fraction(1))
 
 
-def _samplers(one: float, all_of_them: float) -> float:
-    """Return by how much sampling errors grow from epsilon `one` to `all_of_them` per event."""
-    if all_of_them > _LARGEST_EXPONENT:
+def _samplers(of_event: float, of_person: float) -> float:
+    """Return by how much an event's sampling error grows: from its epsilon to the person's."""
+    if of_person > _LARGEST_EXPONENT:
         return 1e300
-    return max(1.0, (1 + math.exp(all_of_them)) / (1 + math.exp(one)) * (1 + _MARGIN))
+    grown = (1 + math.exp(of_person)) / (1 + math.exp(of_event))
+    return max(1.0, grown * (1 + _MARGIN))
 
 
 def _shifted(probability: float, rho: float) -> float:
-    """Bound p after a shift that costs rho: the best integer order, rounded up."""
+    """Bound a probability after a shift that costs rho: g of the module, rounded up."""
+    # The exponent is least near the order sqrt(unlikely / rho); an integer beside it is taken.
     unlikely = -math.log(probability)
     best = math.sqrt(unlikely / rho) if rho > 0 else math.inf
     if not best < 1e15:
@@ -528,8 +544,9 @@ class _Paid(NamedTuple):
 def _most(
     groups: Sequence[_Paid], events: int, epochs: int
 ) -> tuple[float | None, float]:
-    """Bound the loss of every mixture of groups; it is Gaussian only if every cost is."""
+    """Bound the loss of a person whose `events` an epoch are spread over the groups in any way."""
     costs = list(chain(*(group.all for group in groups))) if len(groups) > 1 else []
+    # A mixture is Gaussian only if every cost is.
     if not all(cost.gaussian for cost in costs) and events * epochs > 1:
         groups = [
             _Paid(
@@ -538,10 +555,11 @@ def _most(
             )
             for group in groups
         ]
-    epsilons, deltas = zip(
-        *(group_loss(group.costs, events, group.endless, epochs) for group in groups),
-        strict=True,
-    )
+    losses = [
+        group_loss(group.costs, events, group.endless, epochs) for group in groups
+    ]
+    epsilons = [epsilon for epsilon, _ in losses]
+    deltas = [delta for _, delta in losses]
     delta = max(deltas)
     if events * epochs > 1 and len(groups) > 1:
         # A mixture converts one group's part of delta, and its failures are at most the largest.
@@ -550,9 +568,10 @@ def _most(
             bound - part for bound, part in zip(deltas, converted, strict=True)
         )
         delta = math.nextafter(max(delta, max(converted) + failures), 2)
-    if delta >= 1 or None in epsilons:
+    known = [epsilon for epsilon in epsilons if epsilon is not None]
+    if delta >= 1 or len(known) < len(epsilons):
         return None, 1.0
-    return max(epsilons), delta
+    return max(known), delta
 
 
 def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]]]:
@@ -562,8 +581,8 @@ def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[s
     """
     shown = [
         span
-        for at, span in enumerate(spans)
-        if not at or span.epochs > spans[at - 1].epochs
+        for i, span in enumerate(spans)
+        if not i or span.epochs > spans[i - 1].epochs
     ]
     headings = ["events" if unit == "event" else f"{unit} ids", *map(_heading, shown)]
     rows = [
@@ -629,15 +648,16 @@ def total_of(charges: Sequence[Charge]) -> Total:
     groups = [[charges[i] for i in sorted(paid)] for paid in names]
     costs = []
     for paid in names:
-        others = (one.cost for i, one in enumerate(charges) if i not in paid)
+        others = (charge.cost for i, charge in enumerate(charges) if i not in paid)
         costs.append([*(charges[i].cost for i in sorted(paid)), *samples_of(others)])
-    worst, found = worst_group(costs)
+    worst, joint = worst_group(costs)
     # A delta of 1 promises nothing; the sum of the epsilons holds even then.
-    epsilon = found.epsilon_of_the_sum if found.epsilon is None else found.epsilon
+    epsilon = joint.epsilon_of_the_sum if joint.epsilon is None else joint.epsilon
     person = spans_of(*groups)
+    # One event in one epoch.
     once = person[0].losses[0]
     return Total(
-        **structs.asdict(found) | {"epsilon": epsilon},
+        **structs.asdict(joint) | {"epsilon": epsilon},
         unit=unit,
         histograms=tuple(one.histogram for one in groups[worst]),
         key=list(names.values())[worst],
@@ -665,11 +685,11 @@ def worst_group(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]
     So the guarantee holds for every group.
     """
     delta = max(map(total_delta, groups))
-    found = [compose(group, delta) for group in groups]
+    joint = [compose(group, delta) for group in groups]
 
     def size(i: int) -> tuple[float, float]:
-        epsilon = found[i].epsilon
-        return math.inf if epsilon is None else epsilon, found[i].rho
+        epsilon = joint[i].epsilon
+        return math.inf if epsilon is None else epsilon, joint[i].rho
 
-    worst = max(range(len(found)), key=size)
-    return worst, found[worst]
+    worst = max(range(len(joint)), key=size)
+    return worst, joint[worst]

@@ -112,7 +112,9 @@ class HistoryFile:
             )
         # Ticks with few rows take memory too.
         sizes += per_piece // PIECE_TICKS
-        cuts = np.flatnonzero(np.diff((np.cumsum(sizes) - sizes) // per_piece)) + 1
+        # A tick is in the piece in which its first row lies.
+        piece_of_tick = (np.cumsum(sizes) - sizes) // per_piece
+        cuts = np.flatnonzero(np.diff(piece_of_tick)) + 1
         self._pieces = [piece.tolist() for piece in np.split(places, cuts)]
 
     def pieces(self) -> Iterator[Piece]:
@@ -128,6 +130,11 @@ class HistoryFile:
             part.unlink(missing_ok=True)
 
     def _piece(self, number: int, places: Sequence[int]) -> Piece:
+        """Return the query that makes piece `number`, of the ticks at `places`.
+
+        A piece of Parquet sends nothing: `_joined` sends the file.
+        """
+
         def make(cursor: Database) -> BinaryIO:
             rows = self._items if self._table == "items" else self._ticks
             part = self._path.with_name(f"{self._path.name}-{number}")
@@ -189,11 +196,12 @@ class HistoryFile:
         if self._query.items:
             numbers = item_numbers(cursor, self._query.items).values()
             narrow += f" and item in ({', '.join(map(str, numbers)) or 'null'})"
-        own = {"item": "label", "count": "n"} | {name: name for name in SUMS}
-        shared = {name: kind for name, kind in ITEMS.items() if name not in own}
+        # The columns of an item; the others are those of its tick.
+        of_item = {"item": "label", "count": "n"} | {name: name for name in SUMS}
+        shared = {name: kind for name, kind in ITEMS.items() if name not in of_item}
         listed = [
-            f'rows."{own[name]}"::{kind} as "{name}"'
-            if name in own
+            f'rows."{of_item[name]}"::{kind} as "{name}"'
+            if name in of_item
             else f'ticks."{name}"'
             for name, kind in ITEMS.items()
         ]

@@ -51,10 +51,12 @@ class Range(NamedTuple):
 
 
 class StoredRange(NamedTuple):
-    """Location of a stream's ticks; a place is 0 if nothing was removed from a level.
+    """Where a stream's ticks are stored, by level, and which times they cover.
 
-    `newest` is the place of the newest tick, in `ticks` only; `first_ms` and `last_ms` the oldest
-    and newest `end` stored; `ticks_ms` and `quarters_ms` the `end` from which a level is complete.
+    `stream` is its number, `part` its partition. `ticks` and `quarters` are the first places that
+    remain in these levels, 0 if nothing was removed; `newest` is the place of the newest tick,
+    which is in `ticks` only. `first_ms` and `last_ms` are the oldest and newest `end` stored;
+    `ticks_ms` and `quarters_ms` the `end` from which a level is complete.
     """
 
     stream: int
@@ -133,10 +135,10 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
     row = (
         "select stream, part, first_end_ms from streams where histogram = ? and key = ?"
     )
-    found = first(cursor, row, [stream.histogram, stream.key])
-    if found is None:
+    stored = first(cursor, row, [stream.histogram, stream.key])
+    if stored is None:
         raise NotStored("no such key in the history; /api/histograms lists the keys")
-    number, part, first_ms = found
+    number, part, first_ms = stored
     kept = cursor.execute(
         "select level, place from kept where stream = ?", [number]
     ).fetchall()
@@ -151,16 +153,23 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
     ticks_ms = _end(cursor, "ticks", number, ticks, first_ms)
     quarters_ms = _end(cursor, "quarters", number, quarters, first_ms)
     if ticks:
+        # The first tick may be gone: the oldest that is left is in a coarser level.
         thinned = f"{_rows('quarters', 'heads', number, 'true')} union all {_rows('epochs', 'heads', number, 'true')}"
         oldest = first(cursor, f"select min(end_ms) from ({thinned})")
-        first_ms = (
-            ticks_ms
-            if oldest is None or oldest[0] is None
-            else min(oldest[0], ticks_ms)
-        )
-    places = ticks, min(quarters, ticks), newest[0]
+        first_ms = ticks_ms
+        if oldest is not None and oldest[0] is not None:
+            first_ms = min(oldest[0], ticks_ms)
     return StoredRange(
-        number, part, *places, first_ms, last_ms, ticks_ms, min(quarters_ms, ticks_ms)
+        stream=number,
+        part=part,
+        ticks=ticks,
+        # Quarters of ticks that are all there are not needed.
+        quarters=min(quarters, ticks),
+        newest=newest[0],
+        first_ms=first_ms,
+        last_ms=last_ms,
+        ticks_ms=ticks_ms,
+        quarters_ms=min(quarters_ms, ticks_ms),
     )
 
 
@@ -177,11 +186,11 @@ def is_complete(
     answer has. NotReadYet if it has none, and some may still come.
     """
     end = query.range.until
-    some_come = reading is not None and (end is None or end > where.last_ms)
+    may_come = reading is not None and (end is None or end > where.last_ms)
     lost = _lost(_gaps(cursor, query.stream, where), query.range)
-    if not ticks and reading is not None and (some_come or lost):
+    if not ticks and reading is not None and (may_come or lost):
         raise NotReadYet
-    return not some_come and not lost
+    return not may_come and not lost
 
 
 def _gaps(
@@ -193,8 +202,9 @@ def _gaps(
 
 
 def _lost(gaps: Iterable[tuple[Any, ...]], span: Range) -> bool:
-    """Return whether a gap overlaps a range, so that ticks in it may be lost."""
+    """Return whether a gap, (after, until) in ms, overlaps a range, so that ticks may be lost."""
     begin, end = span
+    # None is unbounded.
     return any(
         (until is None or begin is None or begin < until)
         and (after is None or end is None or end > after)
@@ -298,7 +308,7 @@ _SUMS = ", ".join(f'"{name}"' for name in SUMS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StreamQuery:
-    """A query about one stream; `items`: of these labels only, empty: of all."""
+    """A query about one stream; `items` are the labels wanted, empty: all."""
 
     stream: Stream
     items: Sequence[str] = ()
@@ -593,8 +603,10 @@ def snapshot_of(
 
 
 def _next(end_ms: int, query: HistoryQuery) -> int:
-    """Return the `from` of the next page: with a step, the end of the step."""
+    """Return the `from` of the next page, ms: with a step, the end of the step."""
     if query.step is None:
         return end_ms
     origin = query.range.since or 0
-    return origin + -((origin - end_ms) // query.step) * query.step
+    # Steps up to and including the one that ends at `end_ms` or later: rounded up.
+    steps = -((origin - end_ms) // query.step)
+    return origin + steps * query.step

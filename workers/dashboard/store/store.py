@@ -6,6 +6,7 @@ reason, and opening the file is retried until it succeeds.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -61,6 +62,18 @@ _FOREIGN = ("not a valid DuckDB database", "version number")
 
 # DuckDB's message for a file that another process has open.
 _LOCKED = "Could not set lock on file"
+# Errors of the system that DuckDB quotes in its messages.
+_FILE_ERRORS = (
+    errno.ENOSPC,
+    errno.EFBIG,
+    errno.EACCES,
+    errno.ENOENT,
+    errno.EROFS,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ENOTDIR,
+    errno.EISDIR,
+)
 
 T = TypeVar("T")
 Query = Callable[[Database], T]
@@ -83,10 +96,12 @@ class Store:
         self._keep_ms = {"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms}
         self.backlog = Backlog()
         self._path = keep.store
-        # A temporary file.
+        # Whether it is a temporary file.
         self._own = keep.store is None
+        # None while the file is closed; the cursors lent to questions.
         self._database: Database | None = None
         self._cursors: set[Database] = set()
+        # Guards these two and `_writer_first`; notified when a cursor is back.
         self._idle = threading.Condition()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -94,12 +109,14 @@ class Store:
             THREADS, thread_name_prefix="history-question"
         )
         self._files = ThreadPoolExecutor(FILES, thread_name_prefix="history-file")
+        # Questions that wait or run, and files that are being sent.
         self._asking = 0
         self._sending = 0
         # Whether questions wait for the writer, which has run out of memory.
         self._writer_first = False
         # Steps in a row that failed for lack of memory.
         self._tries = 0
+        # By level: the newest tick's end, ms, when it was thinned last.
         self._thinned: dict[str, int] = {}
         self.reading: float | None = 0.0
         self.state: Mapping[str, object] = MappingProxyType(
@@ -177,6 +194,7 @@ class Store:
                 cursor.begin()  # a consistent view, despite concurrent writes
                 return query(cursor)
             except duckdb.Error as error:
+                # By the timer, by `_release`, or by `_make_room`.
                 interrupted = isinstance(error, duckdb.InterruptException)
                 if interrupted and self._database is None:
                     raise self._no_history() from None
@@ -269,30 +287,37 @@ class Store:
                 database.close()
 
     def _follow(self, database: Database, writer: Writer) -> None:
-        """Fill the file until the end; propagate Kafka's errors too."""
+        """Fill the file until the end; propagate Kafka's errors too.
+
+        Between steps sort new rows and remove old ones, every `COMPACT_S` and when all is read.
+        """
         follower = Follower(self._settings, writer, self.backlog)
         compact_at = 0.0
         for _ in follower.steps():
             if self._stopped.is_set():
                 return
-            was = self.reading
+            was_live = self.reading is None
             self.reading = follower.read
-            live = self.reading is None
+            is_live = self.reading is None
             self._report(
                 {"state": "live"}
-                if live
+                if is_live
                 else {"state": "reading", "read": self.reading}
             )
-            if time.monotonic() >= compact_at or (live and was is not None):
+            if time.monotonic() >= compact_at or (is_live and not was_live):
                 compact(database)
-                newest = max(writer.ends.values(), default=0)
-                for level, keep in self._keep_ms.items():
-                    thinned = self._thinned.get(level, 0)
-                    if newest - thinned >= max(keep // THIN_EVERY, 1):
-                        thin(database, writer.ends, {level: keep})
-                        self._thinned[level] = newest
+                self._thin(database, writer.ends)
                 compact_at = time.monotonic() + COMPACT_S
             self._let_read()
+
+    def _thin(self, database: Database, ends: Mapping[str, int]) -> None:
+        """Remove old rows of the levels where that is due; `ends` as in `thin`."""
+        newest = max(ends.values(), default=0)
+        for level, keep_ms in self._keep_ms.items():
+            thinned = self._thinned.get(level, 0)
+            if newest - thinned >= max(keep_ms // THIN_EVERY, 1):
+                thin(database, ends, {level: keep_ms})
+                self._thinned[level] = newest
 
     def _make_room(self) -> bool:
         """End all questions, and let none begin before the next step; False if that does not help.
@@ -358,18 +383,7 @@ def _loggable(error: BaseException) -> str:
 def _why(error: BaseException) -> str:
     """Return the reason for API clients, who need not know the file's name."""
     text = str(error)
-    # no space, too large, not allowed, ...
-    for number in (
-        28,
-        27,
-        13,
-        2,
-        30,
-        122,
-        5,
-        20,
-        21,
-    ):
+    for number in _FILE_ERRORS:
         if os.strerror(number) in text:
             return f"its file cannot be used: {os.strerror(number)}"
     if any(words in text for words in _FOREIGN):

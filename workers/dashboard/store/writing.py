@@ -158,12 +158,14 @@ def thin(
             database.register(
                 "since", {"histogram": object_column(list(ends)), "ms": since}
             )
+            # By stream: the first place that remains, at most that of its newest tick.
             database.execute(
                 "create or replace temp table first as select stream, coalesce(min(place) filter "
                 f"(end_ms > ms), max(place)) as place from {level}_heads_all join streams using "
                 "(stream) join since using (histogram) group by stream"
             )
             database.unregister("since")
+            # Leave out streams of which nothing is to go.
             database.execute(
                 "delete from first where place <= (select min(place) from "
                 f"{level}_heads_all rows where rows.stream = first.stream)"
@@ -273,9 +275,11 @@ class Writer:
         self._next_stream = self._number("select max(stream) from streams") + 1
         self._next_series = self._number("select max(series) from series") + 1
         self._next_item = self._number("select max(item) from labels") + 1
+        # Caches of the file: series by their common fields, their last ticks, items by label.
         self._series: dict[tuple[object, ...], int] = {}
         self._ticks: dict[int, int] = {}
         self._items: dict[str, int] = {}
+        # By stream.
         self._newest: dict[int, _Newest] = {}
         # `end` of the newest tick of each histogram.
         self.ends: dict[str, int] = {}
@@ -315,8 +319,8 @@ class Writer:
         After duckdb.Error, nothing was stored, or the outcome is unknown.
         """
         rows = _Rows()
-        for one in arrived:
-            self._add(rows, one)
+        for arrival in arrived:
+            self._add(rows, arrival)
         with _transaction(self._db):
             self._insert(rows)
             for (topic, part), position in positions.items():
@@ -338,11 +342,12 @@ class Writer:
         self._place += 1
         number = self._place
         quarter = _quarter(snapshot.end)
-        before = self._newest.get(stream)
-        if before is not None and (before.series, before.quarter) != (series, quarter):
-            rows.overtaken["quarters"].append(before.place)
-            if before.series != series:
-                rows.overtaken["epochs"].append(before.place)
+        # The tick before it was the last of its quarter, or of its series.
+        last = self._newest.get(stream)
+        if last is not None and (last.series, last.quarter) != (series, quarter):
+            rows.overtaken["quarters"].append(last.place)
+            if last.series != series:
+                rows.overtaken["epochs"].append(last.place)
         self._newest[stream] = _Newest(number, series, quarter)
         histogram = snapshot.histogram
         end = snapshot.end
@@ -397,32 +402,10 @@ class Writer:
 
     def _insert(self, rows: _Rows) -> None:
         """Insert a batch, and end the gaps before it."""
-        _insert(
-            self._db,
-            "streams",
-            rows.streams,
-            (np.int32, object, object, np.int32, np.int64),
-        )
-        types: tuple[Any, ...] = (
-            np.int32,
-            np.int32,
-            object,
-            np.int64,
-            object,
-            object,
-            object,
-        )
-        _insert(self._db, "series", rows.series, types)
+        _insert(self._db, "streams", rows.streams, _STREAM_TYPES)
+        _insert(self._db, "series", rows.series, _SERIES_TYPES)
         if rows.heads:
-            types = (
-                np.int64,
-                np.int32,
-                np.int32,
-                *[np.int64] * 3,
-                *[float] * 4,
-                object,
-            )
-            _insert(self._db, "ticks_heads_new", rows.heads, types)
+            _insert(self._db, "ticks_heads_new", rows.heads, _HEAD_TYPES)
             self._insert_counts(rows)
             self._promote(rows.overtaken)
         if self._open_gaps and rows.opened:
@@ -532,6 +515,17 @@ def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
     if kind is float:
         return float_column(values)
     return object_column(values) if kind is object else np.array(values, kind)
+
+
+# Types of the columns of `streams`, `series` and `..._heads`, in the order of the tables.
+_STREAM_TYPES = (np.int32, object, object, np.int32, np.int64)
+_SERIES_TYPES = (np.int32, np.int32, object, np.int64, object, object, object)
+_HEAD_TYPES = (
+    *(np.int64, np.int32, np.int32),
+    *(np.int64, np.int64, np.int64),
+    *(float, float, float, float),
+    object,
+)
 
 
 class _Parsed(NamedTuple):

@@ -81,7 +81,10 @@ def _complaints(edges: tuple[float, ...]) -> Iterator[str]:
 
 
 def _number(value: object, what: str) -> float:
-    """Return an edge as a float; refuse a number that no float is equal to."""
+    """Return an edge as a float; refuse a number that no float is equal to.
+
+    `what` names it in the error.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} is no number: {ALLOWED}")  # noqa: TRY004 - of a settings file
     try:

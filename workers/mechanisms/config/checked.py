@@ -25,16 +25,16 @@ def whole(least: int, most: int) -> Meta:
 
 
 class Rule(NamedTuple):
-    """The check of one field; `probe` is a record with that field.
+    """The check of one field of a record.
 
-    With a bare annotation, msgspec hashes it in Python at every call and drops exceptions raised
-    there: it lost a Ctrl-C 5 times in 83.
+    `probe` is a record with that field alone, for msgspec to check: a bare annotation it hashes in
+    Python at every call, dropping exceptions raised there (it lost a Ctrl-C 5 times in 83).
     """
 
-    attribute: str
-    name: str
+    attribute: str  # in Python
+    name: str  # in a settings file
     probe: type[msgspec.Struct]
-    allowed: str
+    allowed: str  # as an error says it
     duration: bool
     required: bool
 
@@ -55,6 +55,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 unit = " ms" if rule.duration and not isinstance(value, str) else ""
                 text = f"{rule.name} = {display(value)}{unit}: {rule.allowed}"
                 raise ValueError(self.where() + text) from None
+            # Converted, as an int to a float.
             if checked is not value:
                 msgspec.structs.force_setattr(self, rule.attribute, checked)
         for complaint in self.complaints():

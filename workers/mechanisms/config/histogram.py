@@ -577,7 +577,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
 
 def _able(names: Sequence[str]) -> str:
-    """Return names of mechanisms, and of those that join them with a setting."""
+    """Return names of mechanisms as an error lists them, with those that take a setting for it."""
     also = [
         f"{name} with {kind.about.subtracts_with}"
         for name, kind in declared().items()
@@ -592,7 +592,7 @@ def most_shown_by(config: HistogramConfig) -> int:
 
 
 def kbar_of(config: HistogramConfig, least: int) -> int:
-    """Return the kbar of a configuration if it is a number, else one for comparisons."""
+    """Return the kbar of a configuration if it is a number, else one to compare with."""
     kbar = getattr(config, "kbar", None)
     return kbar if isinstance(kbar, int) else max(COMPARED_KBAR, least)
 

@@ -133,17 +133,18 @@ _DOLLAR_NAME = re.compile(r"""(?<![^.])\$[^.\[\]"'\s]+""")
 def meant(text: str) -> Path | None:
     """Return the path that a JSONPath, a JSON pointer or a filter of jq most likely means."""
     if text.startswith("/"):
-        own = _of_pointer(text)
+        ours = _of_pointer(text)
     else:
-        own = re.sub(r"^[$@]?\.(?=[^.])|^[$@](?=\[)", "", text)
-        own = _NAME_IN_BRACKETS.sub(
-            lambda found: f".{_quoted(found[1] or found[2])}", own
+        # The root, then ['name'], then lists, then a dot after each list, then names with $.
+        ours = re.sub(r"^[$@]?\.(?=[^.])|^[$@](?=\[)", "", text)
+        ours = _NAME_IN_BRACKETS.sub(
+            lambda found: f".{_quoted(found[1] or found[2])}", ours
         )
-        own = _ELEMENTS.sub("[]", own)
-        own = re.sub(r"\[\](?=[^.\[])", "[].", own)
-        own = _DOLLAR_NAME.sub(lambda found: _quoted(found[0]), own).removeprefix(".")
+        ours = _ELEMENTS.sub("[]", ours)
+        ours = re.sub(r"\[\](?=[^.\[])", "[].", ours)
+        ours = _DOLLAR_NAME.sub(lambda found: _quoted(found[0]), ours).removeprefix(".")
     try:
-        path = parse(own)
+        path = parse(ours)
     except ValueError:
         return None
     return None if str(path) == text else path
@@ -161,7 +162,10 @@ def _of_pointer(text: str) -> str:
 
 
 def _hint(text: str, *, lists: bool) -> str:
-    """Return the end of an error: the path that was most likely meant, if any."""
+    """Return the end of an error about a path: the one that was most likely meant, if any.
+
+    `lists`: whether the setting may name a value in each element of a list.
+    """
     path = meant(text)
     if path is None:
         return ""
@@ -371,6 +375,7 @@ def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
 def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
     """Yield fields of a view that no event can have together; `fixed` are time and user."""
     named = {**view.paths(), **fixed}
+    # A field is one value: no two settings name the same, or one inside the other.
     for (name, path), (other, second) in combinations(named.items(), 2):
         if path.steps == second.steps:
             yield f'{other} = "{second}": must be a field other than {name}\'s'
@@ -383,6 +388,7 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
         for path in named.values()
         if path.list_at is not None
     }
+    # What one path takes for a list, no other takes for an object.
     for name, path in named.items():
         steps = _first_list(path, len(path.steps), lists)
         if steps and path.list_at is None:

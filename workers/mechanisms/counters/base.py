@@ -180,11 +180,9 @@ class Counter(Frozen):
 
     def difference_variance(self, t: int, since: int) -> Fraction:
         """Return the variance of N(t) - N(since)."""
-        now = self.nodes(t)
-        then = self.nodes(since)
-        changes = now | {
-            node: now.get(node, 0) - before for node, before in then.items()
-        }
+        later = self.nodes(t)
+        earlier = self.nodes(since)
+        changes = later | {node: later.get(node, 0) - a for node, a in earlier.items()}
         return self._variance(changes)
 
     def _variance(self, multiples: dict[Node, int]) -> Fraction:
@@ -225,10 +223,10 @@ class Counter(Frozen):
         rows = max(1, CHUNK_ROWS // max(1, len(terms.cells)))
         for first in range(0, len(tags), rows):
             part = tags[first : first + rows]
-            found = self._floats(stream, terms, part)
-            for row in np.flatnonzero(np.isnan(found)).tolist():
-                found[row] = self._with_small(stream, terms, part[row : row + 1])
-            noise[first : first + rows] = found
+            of_part = self._floats(stream, terms, part)
+            for row in np.flatnonzero(np.isnan(of_part)).tolist():
+                of_part[row] = self._with_small(stream, terms, part[row : row + 1])
+            noise[first : first + rows] = of_part
         return noise, terms.error
 
     def _floats(self, stream: NoiseStream, terms: _Terms, tags: Tags) -> Floats:
@@ -244,8 +242,11 @@ class Counter(Frozen):
         return out
 
     def _with_small(self, stream: NoiseStream, terms: _Terms, tag: Tags) -> float:
-        """Return N of one item with words too small for `normal.fine`; NaN if unknown."""
-        # `exact` takes 5 ms a node (measured): minutes a tick for a row of sqrt.
+        """Return N of one item with words too small for `normal.fine`, from a second word each.
+
+        NaN if both words of a node are too small. `exact` would take 5 ms a node (measured):
+        minutes a tick for a row of sqrt.
+        """
         out = np.zeros(1)
         for first in range(0, len(terms.cells), CHUNK_ROWS):
             some = slice(first, first + CHUNK_ROWS)
@@ -253,8 +254,9 @@ class Counter(Frozen):
             halves = terms.halves[some]
             factors = terms.factors[some]
             words = stream.chunk(tag, cells).reshape(-1, 1, 2).copy()
-            own = words[np.arange(len(halves)), 0, halves]
-            small = np.flatnonzero(own < np.uint64(2 * normal.FINE_LEAST)).tolist()
+            of_nodes = words[np.arange(len(halves)), 0, halves]
+            small = np.flatnonzero(of_nodes < np.uint64(2 * normal.FINE_LEAST)).tolist()
+            # The other nodes in floats; small ones with factor 0.
             words[small] = _ANY_WORD
             others = factors.copy()
             others[small] = 0
@@ -262,7 +264,7 @@ class Counter(Frozen):
             for i in small:
                 level, number = map(int, cells[i])
                 further = stream.words(tag, (level, number + _FURTHER))[0, halves[i]]
-                sign, v = _sign_and_rest(int(own[i]) << 64 | int(further), 2)
+                sign, v = _sign_and_rest(int(of_nodes[i]) << 64 | int(further), 2)
                 if v < 1 << 64:
                     return math.nan
                 z = normal.inverse(Fraction(2 * v + 1, 1 << 129), _SMALL_DIGITS)
@@ -278,15 +280,20 @@ class Counter(Frozen):
         words = 2
         while True:
             lower, upper = self.interval(stream, t, tag, words)
-            found = math.floor(lower + Fraction(1, 2))
-            if found == math.floor(upper + Fraction(1, 2)):
-                return found
+            rounded = math.floor(lower + Fraction(1, 2))
+            if rounded == math.floor(upper + Fraction(1, 2)):
+                return rounded
             words += 1
 
     def interval(
         self, stream: NoiseStream, t: int, tag: Tags, words: int
     ) -> tuple[Fraction, Fraction]:
-        """Return bounds on N from the first `words` words of every node."""
+        """Return bounds on N of one item, tag (1, 2), from the first `words` words of every node.
+
+        A number z_v has v of its bits known, so it lies between the quantiles of v and v + 1
+        (`normal`); each is off by at most 10^-digits.
+        """
+        # All bits of the words but the sign; digits for them and five more (0.302 > log10 2).
         bits = 64 * words - 1
         digits = math.ceil(bits * 0.302) + 5
         small = Fraction(1, 10**digits)
@@ -310,7 +317,9 @@ class Counter(Frozen):
                 Fraction(normal.inverse(Fraction(v + 1, 2 << bits), digits)) - small
             )
             highest = Fraction(normal.inverse(Fraction(v, 2 << bits), digits)) + small
+            # A negative factor swaps the ends.
             ends = sorted((factor * lowest, factor * highest))
+            # Far more than the root adds, which is off by a relative 10^-(digits + 20).
             slack = abs(factor) * 40 * small
             lower = lower + ends[0] - slack
             upper = upper + ends[1] + slack
@@ -331,7 +340,7 @@ def _worst_variance(counter: Counter) -> float:
     return float(counter.variances(ticks).max())
 
 
-# Columns of many keys ask one by one.
+# Asked for once for each stream key.
 @memoized(64)
 def _terms(counter: Counter, t: int) -> _Terms:
     """Return the nodes of a tick as arrays, which `draw` sums up."""
@@ -359,13 +368,19 @@ class FixedPoint(NamedTuple):
 def fixed_point(
     sd: float, parts: float, reach: float, divisions: int = 0
 ) -> FixedPoint:
-    """Return units for sums in which absolute coefficients add up to at most `parts`.
+    """Return the units in which a cache keeps noise, and the error of a sum of nodes in them.
 
-    A node, of at most this `sd`, is off by at most 1 + ROUGH_ERROR sd 2^point units, a division
-    rounded down by one. The factor allows for floats: up to 5,000 roundings of a node, or of a sum
-    it is in, by 6.4 2^-53 sd each. In what is held, absolute coefficients times their sd add up to
-    at most `reach`: it fits its type.
+    Args:
+        sd: the largest of a node.
+        parts: the absolute coefficients of a sum add up to at most this.
+        reach: of what a row keeps, absolute coefficients times their sd add up to at most this; so
+            it fits its type.
+        divisions: how many divisions of a sum are rounded down, each off by one unit.
+
+    A node is off by at most 1 + ROUGH_ERROR sd 2^point units. The factor allows for floats: up to
+    5,000 roundings of a node, or of a sum it is in, by 6.4 2^-53 sd each.
     """
+    # The most bits behind the point with which the largest number fits 32 bits.
     point = min(31 - math.ceil(math.log2(normal.LARGEST * reach + 1)), _MOST_POINT)
     dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
     if point < _LEAST_POINT:
@@ -415,14 +430,20 @@ class Columns:
         return (reals_of(self._counter, self._stream, t, tags, units, self._small),)
 
     def _words(self, cells: Words, tags: Tags, row: int) -> Words:
-        """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on, none too small."""
+        """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on.
+
+        Words too small for `rough` are raised, and `_finish` draws their rows exactly.
+        """
         words = self._stream.chunk(tags, cells)
         if small := raise_small(words, self._found):
             self._small.update((self._found[:small] % len(tags) + row).tolist())
         return words.reshape(len(cells), len(tags), 2)
 
     def _round(self, values: normal.Numbers, out: Longs, row: int) -> None:
-        """Round the noise of rows from `row` on, at most CHUNK_ROWS, in units of `fixed_point`."""
+        """Round noise in units of `fixed_point` to `out`, of at most CHUNK_ROWS rows from `row` on.
+
+        `_finish` draws rows exactly that the error of the units leaves undecided.
+        """
         if not self._rounds:
             out[:] = values
             return
@@ -435,8 +456,8 @@ class Columns:
         if not self._rounds:
             return out
         # A call that failed may have left rows, and this one may be of fewer.
-        found = {row for row in (*self._undecided, *self._small) if row < len(tags)}
-        rows = np.array(sorted(found), dtype=np.int64)
+        redrawn = {row for row in (*self._undecided, *self._small) if row < len(tags)}
+        rows = np.array(sorted(redrawn), dtype=np.int64)
         self._undecided.clear()
         if len(rows):
             out[rows] = self._counter.draw(self._stream, t, tags[rows])
@@ -451,7 +472,10 @@ def reals_of(
     units: Longs,
     small: Iterable[int],
 ) -> Floats:
-    """Return the noise that `units` stand for; that of `small` rows is drawn again, in floats."""
+    """Return the noise that `units` of 2^-point are, (n,), before rounding.
+
+    That of rows in `small`, which had a word too small for the units, is drawn again in floats.
+    """
     noise = np.ldexp(units.astype(np.float64), -counter.fixed.point)
     rows = np.array([row for row in small if row < len(tags)], dtype=np.int64)
     if len(rows):

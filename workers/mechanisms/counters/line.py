@@ -153,7 +153,8 @@ class LineCurve(Frozen, Curve):
     def mean(self, last: int) -> float:
         """Return the mean up to a tick.
 
-        Of levels above 14, 2^14 ticks of a period, evenly spread, stand for all.
+        A level's part is periodic. Of a period longer than 2^14 ticks, 2^14 of them, evenly spread,
+        stand for all.
         """
         sums = []
         for level in range(1, self._levels + 2):
@@ -166,17 +167,18 @@ class LineCurve(Frozen, Curve):
         return math.fsum(sums) / last + ROUNDING
 
     def _sum(self, level: int, ticks: int) -> float:
-        """Return the sum of a level's part over the first ticks."""
+        """Return the sum of a level's part over ticks 1..`ticks`."""
         number = min(ticks, 1 << _KEPT_BITS)
         middles = (2 * np.arange(number) + 1) * ticks // (2 * number) + 1
         part = self._part(level, middles - self._window)
         return float(part.mean()) * ticks
 
     def _part(self, level: int, since: Longs) -> Floats:
-        """Return the part of a level, or of steps (levels + 1), by t - window."""
+        """Return the part of a level, or of steps (levels + 1), at ticks `since` + W (n,)."""
         width = min(level, self._levels)
         t = since + self._window
         begin = since // self._hop * self._hop
+        # u_j at both ends, and how many blocks they are apart.
         u = (t & ((1 << width) - 1)) / 2.0**width
         v = (begin & ((1 << width) - 1)) / 2.0**width
         apart = (t >> width) - (begin >> width)
@@ -200,7 +202,7 @@ class LineCurve(Frozen, Curve):
 
 
 def _coefficients(u: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return those of nodes K - 1, K and K + 1 in N, at the place u of block K."""
+    """Return the coefficients of nodes K - 1, K and K + 1 in N, where u = u_j (n,) in block K."""
     return (u - 1) / 8, np.minimum(u, 1 - u) - 1 / 8, -u / 8
 
 
@@ -216,6 +218,7 @@ def _grids(curve: LineCurve) -> tuple[Longs, ...]:
         if level == curve._levels:
             value += curve._part(level + 1, since)
         if level > _KEPT_BITS:
+            # Neighbours differ in the lowest bit of the highest 15: keep the better of each pair.
             best = value.reshape(-1, 2).argmax(axis=1) + np.arange(0, len(value), 2)
             since = since[best]
             value = value[best]
@@ -419,9 +422,9 @@ class LineColumns:
                 undecided[i] += self._round(cursor, noise, row)
         self._filled = rows
         for i, counter in enumerate(self._counters):
-            drawn = {*undecided[i], *(row for row in self._small(i) if row < rows)}
-            if drawn and self._rounds:
-                numbers = np.array(sorted(drawn), dtype=np.int64)
+            exact = {*undecided[i], *(row for row in self._small(i) if row < rows)}
+            if exact and self._rounds:
+                numbers = np.array(sorted(exact), dtype=np.int64)
                 out[i][numbers] = counter.draw(self._stream, t, tags[numbers])
         return out
 
@@ -439,9 +442,13 @@ class LineColumns:
         return {*self._end.small, *self._begins[i].small}
 
     def _round(self, begin: "_Cursor", out: Longs, row: int) -> list[int]:
-        """Round a window's noise, for rows from `row` on; return those that are not decided."""
+        """Write a window's noise to `out`, for rows from `row` on; return undecided rows.
+
+        It is rounded unless `reals` asks for units of `fixed_point`.
+        """
         difference = self._difference[: len(out)]
         np.subtract(self._end.noise[: len(out)], begin.noise[: len(out)], difference)
+        # Both ends are relative to the begin of their blocks, which are a step apart then.
         if begin.block < self._end.block:
             difference += self._end.step(row, len(out))
         if not self._rounds:
@@ -468,7 +475,10 @@ class _Cursor:
         # r_1, r_2, ..., the end of the block, z_1 of the next block and of the one after it; the
         # step of the block before.
         self._numbers_kept = counter.levels + 3 + keeps_step
+        # By chunk of rows: (numbers, rows).
         self._states: list[Numbers] = []
+        # The place to move to, the one before; whether that is in a block before; and how many
+        # rows are there.
         self._place = 0
         self._since = 0
         self._enters = False
@@ -493,8 +503,9 @@ class _Cursor:
         last_block = self.block
         self._since = self._place
         self._place = place
-        # At the same place N is r_1 if that is even.
+        # At the same place N is r_1 if that is even; at an odd one it is not kept.
         later = place > self._since or (place == self._since and not place & 1)
+        # Rows cannot go back, nor skip a block: they are drawn from nothing.
         if not later or self.block - last_block > 1:
             filled = 0
         self._enters = self.block > last_block
@@ -507,6 +518,7 @@ class _Cursor:
 
     def move(self, tags: Tags, row: int) -> None:
         """Bring a chunk of rows, the first of which is `row`, to the place."""
+        # The first rows of the chunk are at the last place; the others are new.
         old = min(max(self._filled - row, 0), len(tags))
         state = self._state(row, len(tags))
         if old:
@@ -519,11 +531,11 @@ class _Cursor:
             self._descend(None, tags, state, old, len(tags), row)
 
     def step(self, row: int, rows: int) -> Numbers:
-        """Return the step of the block before."""
+        """Return z_c of the block before, for `rows` rows of the chunk that begins at `row`."""
         return self._states[row // CHUNK_ROWS][-1, :rows]
 
     def _state(self, row: int, rows: int) -> Numbers:
-        """Return the numbers kept of a chunk of rows, with room for this many."""
+        """Return the numbers kept of the chunk that begins at `row`, with room for `rows` rows."""
         index = row // CHUNK_ROWS
         if index == len(self._states):
             empty = np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
@@ -532,20 +544,21 @@ class _Cursor:
         return self._states[index]
 
     def _enter(self, state: Numbers) -> None:
-        """Make ends relative to the begin of the next block."""
+        """Make ends relative to the begin of the next block, by the step in between."""
+        step = state[self._levels]
         if self._keeps_step:
-            state[-1] = state[self._levels]
-        state[: self._levels] -= state[self._levels]
+            state[-1] = step
+        state[: self._levels] -= step
 
     def _draw_step(self, tags: Tags, state: Numbers, first: int, row: int) -> None:
         """Draw the step of the block before, for rows of a chunk from `first` on."""
-        node = self._levels + 1, self.block - 1
-        cells = cells_of([(node[0], node[1] >> 1)])
-        words = self._words(cells, tags[first:], row + first)[0]
+        level = self._levels + 1
+        k = self.block - 1
+        words = self._words(cells_of([(level, k >> 1)]), tags[first:], row + first)[0]
         steps = state[-1, first : len(tags)]
         steps[:] = 0
-        scale = self._counter.scale(*node)
-        add_rough(words, node[1] & 1, scale, normal.table(), steps)
+        scale = self._counter.scale(level, k)
+        add_rough(words, k & 1, scale, normal.table(), steps)
 
     def _descend(
         self,
@@ -558,6 +571,7 @@ class _Cursor:
     ) -> None:
         """Bring rows first..last - 1 of a chunk to the place, from `since` or from nothing."""
         plan = _plan(self._counter, self._place, since)
+        # No level has another block: the place is the end of the finest one, N is r_1.
         if not len(plan.steps):
             self.noise[first:last] = state[0, first:last]
             return
@@ -578,11 +592,14 @@ class _Cursor:
             )
 
     def _words(self, cells: Words, tags: Tags, row: int) -> Words:
-        """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on, none too small."""
+        """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on.
+
+        Words too small for `rough` are raised, and their rows noted in `small`.
+        """
         words = self._stream.chunk(tags, cells)
         small = raise_small(words, self._found)
-        for found in self._found[:small].tolist():
-            cell, i = divmod(found, len(tags))
+        for number in self._found[:small].tolist():
+            cell, i = divmod(number, len(tags))
             level = min(int(cells[cell, 0]), self._levels)
             # Of nodes up to k + 2, k the one of the place's block.
             until = (((self._place - 1) >> level) + 4) << level
@@ -592,11 +609,12 @@ class _Cursor:
 
 @memoized(256)
 def _plan(counter: LineCounter, place: int, since: int | None) -> Plan:
-    """Return how rows of any window of the path get from `since` to a place."""
+    """Return how rows of any window of the path get from `since`, or from nothing, to a place."""
     block = (place - 1) >> counter.levels
     if since is not None and (since - 1) >> counter.levels == block:
         levels = changed_levels(place, since)
         return plan_between(counter, place, since, levels, None)
+    # In another block all levels are new, and N rises by the block's step over it.
     step = counter.levels + 1, block
     return plan_between(counter, place, since, counter.levels, step)
 
@@ -663,6 +681,7 @@ def cost_of(levels: int, shortest: int | None) -> Fraction:
     """Return S: the sum of w_v C[v, t]^2 over all nodes is at most this, at every tick."""
     cost = _COSTS[levels - 1]
     if shortest is not None:
+        # The lowest level that `weights` scales: 2^lowest > 2 * shortest.
         lowest = (2 * shortest).bit_length()
         cost -= _SAVED[max(levels + 1 - lowest, 0)]
     return Fraction(cost, 4096)

@@ -155,8 +155,13 @@ class Ranks(Frozen):
         return {node: factor for node, factor in found.items() if factor}
 
     def synthesize(self, rows: Floats) -> Floats:
-        """Return the noise of places 1..B (keys, B) from that of rows N_q / sqrt(w_q) (keys, q)."""
+        """Return the noise of places 1..B (keys, B) from that of rows N_q / sqrt(w_q) (keys, q).
+
+        The inverse transform of `lifted`: from the two ends of all places, each level adds the
+        middles of its blocks.
+        """
         keys = len(rows)
+        # At the ends of this level's blocks; at first of the one block: 0 and the total.
         ends = np.zeros((keys, 2))
         ends[:, 1] = rows[:, 0]
         after = rows.shape[1]
@@ -199,7 +204,7 @@ class Ranks(Frozen):
         return total
 
     def _of_level(self, level: int, places: Longs) -> tuple[Longs, tuple[Floats, ...]]:
-        """Return K of places, and the coefficients of nodes K - 1, K and K + 1 of a level."""
+        """Return K = place >> level, and b_q of nodes K - 1, K and K + 1 of a level, each (n,)."""
         k = places >> level
         last = (1 << (self.levels - level)) - 1
         u = (places & ((1 << level) - 1)) / 2.0**level
@@ -208,7 +213,7 @@ class Ranks(Frozen):
         return k, (-a / 8, np.minimum(u, 1 - u) - (a + b) / 8, -b / 8)
 
     def _largest_reach(self) -> float:
-        """Return A, rounded up."""
+        """Return A, rounded up; a bound, with every node at the least weight of its level."""
         places = np.arange(1, self.buckets + 1)
         _, of_total = self._weights[0]
         sums = places / 2.0**self.levels / math.sqrt(of_total)
@@ -255,6 +260,7 @@ class RankCurve(Frozen, Curve):
         return float(self._scaled(np.array([self._rows.mean(last)]))[0])
 
     def _scaled(self, variances: Floats) -> Floats:
+        # A row is rounded once, a bucket at both ends.
         return (variances - ROUNDING) * self._of_bucket + 2 * ROUNDING
 
 
@@ -311,9 +317,9 @@ class Ranked(Counter):
                 slack = max(abs(low), abs(high)) * small
                 lower += low - slack
                 upper += high + slack
-            found = math.floor(lower + Fraction(1, 2))
-            if found == math.floor(upper + Fraction(1, 2)):
-                return found
+            rounded = math.floor(lower + Fraction(1, 2))
+            if rounded == math.floor(upper + Fraction(1, 2)):
+                return rounded
             words += 1
 
 
@@ -420,15 +426,19 @@ class RankColumns:
         known = len(self._tags) // rows
         if len(key_tags) != known:
             self._tags = self._ranks.tags(key_tags)
-        pairs = zip(self._counters, self._rows.reals(t, self._tags), strict=True)
+        of_windows = self._rows.reals(t, self._tags)
         return tuple(
-            self._buckets(counter, t, key_tags, found.reshape(-1, rows))
-            for counter, found in pairs
+            self._buckets(counter, t, key_tags, noise.reshape(-1, rows))
+            for counter, noise in zip(self._counters, of_windows, strict=True)
         )
 
     def _buckets(self, counter: Ranked, t: int, key_tags: Tags, rows: Floats) -> Longs:
-        """Return the noise of buckets, from that of rows before rounding (keys, q)."""
+        """Return the noise of buckets, from that of rows before rounding (keys, q).
+
+        Places, whose noise is rounded first, are drawn again where the error leaves them undecided.
+        """
         ranks = self._ranks
+        # Of places 0..B; place 0 has none.
         noise = np.zeros((len(key_tags), ranks.buckets + 1), dtype=np.int64)
         if not len(key_tags):
             return noise[:, 1:].reshape(-1)
@@ -439,7 +449,8 @@ class RankColumns:
         error += float(np.abs(scaled).max()) * _FLOATS
         shifted = places + 0.5
         whole = np.floor(shifted)
-        decided = np.abs(shifted - np.rint(shifted)) > error  # not where NaN
+        # A NaN compares as false: its place is drawn again.
+        decided = np.abs(shifted - np.rint(shifted)) > error
         noise[:, 1:] = np.where(decided, whole, 0)
         for key in np.flatnonzero(~decided.all(axis=1)).tolist():
             undecided = np.flatnonzero(~decided[key]) + 1
@@ -448,22 +459,25 @@ class RankColumns:
         return np.diff(noise, axis=1).reshape(-1)
 
     def _draw(self, counter: Ranked, t: int, tag: Tags, places: list[int]) -> list[int]:
-        """Return the noise of some places of one stream key, rounded."""
+        """Return the rounded noise of some places of one stream key, tag (1, 2), without the cache.
+
+        In floats, or as exactly as it takes where these do not decide (see the module).
+        """
         ranks = self._ranks
         of_places = [_rows_of(ranks.buckets, place) for place in places]
         used = np.unique(np.concatenate([rows for rows, _ in of_places]))
         values, error = counter.reals(self._stream, t, ranks.tags(tag)[used])
         values *= ranks.scales[used]
         off = ranks.reach * error + float(np.abs(values).max()) * _FLOATS
-        found = []
+        drawn = []
         for place, (rows, factors) in zip(places, of_places, strict=True):
             shifted = math.fsum(factors * values[np.searchsorted(used, rows)]) + 0.5
-            # Not where it is NaN.
+            # A NaN compares as false.
             if abs(shifted - np.rint(shifted)) > off:
-                found.append(math.floor(shifted))
+                drawn.append(math.floor(shifted))
             else:
-                found.append(counter.exact_place(self._stream, t, tag, place))
-        return found
+                drawn.append(counter.exact_place(self._stream, t, tag, place))
+        return drawn
 
 
 @memoized(2 * BUCKETS_MAX)

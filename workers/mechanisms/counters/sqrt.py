@@ -107,6 +107,7 @@ class SqrtCounter(Counter):
 
     def curve(self) -> TableCurve:
         k = np.arange(1, self._last_tick, dtype=np.float64)
+        # f_k = f_(k-1) (2 k - 1) / (2 k)
         factors = np.cumprod(np.concatenate(([1.0], (2 * k - 1) / (2 * k))))
         of_ticks = np.cumsum(factors**2) * float(self._variance_of_all) + ROUNDING
         return TableCurve(of_ticks.astype(np.float64))
@@ -122,10 +123,11 @@ class SqrtCounter(Counter):
         variance = float(
             Fraction(squares, self._denominator**2) * self._variance_of_all
         )
-        ends = (float(self.variance(end)) for end in (t, since))
-        return math.sqrt(
-            variance + sum(normal.rounded_variance(end) - end for end in ends)
-        )
+        # What rounding adds at both ends.
+        for end in (t, since):
+            before = float(self.variance(end))
+            variance += normal.rounded_variance(before) - before
+        return math.sqrt(variance)
 
     def _shape(self) -> dict[str, object]:
         return {"bits": _BITS, "sigma_squared": str(self._variance_of_all)}
@@ -171,11 +173,13 @@ class SqrtColumns(Columns):
         nodes, ticks, rows = self._parts[index]
         if ticks < t or rows < len(tags):
             nodes = with_capacity(with_capacity(nodes, t), len(tags), 1)
-            # Of rows that have some ticks the others, and all of the other rows.
-            self._draw(nodes, ticks, t, tags[:rows], index * _PART_ROWS, 0)
-            self._draw(nodes, 0, max(t, ticks), tags[rows:], index * _PART_ROWS, rows)
-            held = max(rows, len(tags)) if ticks >= t else len(tags)
-            self._parts[index] = nodes, max(t, ticks), held
+            first_row = index * _PART_ROWS
+            # Rows that have nodes lack the later ticks; the other rows lack all.
+            self._draw(nodes, ticks, t, tags[:rows], first_row, 0)
+            self._draw(nodes, 0, max(t, ticks), tags[rows:], first_row, rows)
+            # Rows beyond `tags` have no later ticks: they are no longer complete.
+            complete = max(rows, len(tags)) if ticks >= t else len(tags)
+            self._parts[index] = nodes, max(t, ticks), complete
         return nodes
 
     def _draw(
@@ -187,17 +191,19 @@ class SqrtColumns(Columns):
         row: int,
         begin: int,
     ) -> None:
-        """Draw the nodes of ticks first + 1..last of rows from `begin` on."""
+        """Draw the nodes of ticks first + 1..last, for the part's rows from `begin` on.
+
+        `row` is the part's first row, `nodes` (ticks, rows) is written.
+        """
         if not len(tags):
             return
         scale = math.ldexp(self._counter._sd, self._counter.fixed.point)
-        for tick in range(first, last):
-            words = self._words(cells_of([(LEVEL, tick + 1 >> 1)]), tags, row + begin)[
-                0
-            ]
-            own = nodes[tick, begin : begin + len(tags)]
-            own[:] = 0
-            add_rough(words, tick + 1 & 1, scale, normal.table(), own)
+        for tick in range(first + 1, last + 1):
+            cells = cells_of([(LEVEL, tick >> 1)])
+            words = self._words(cells, tags, row + begin)[0]
+            of_tick = nodes[tick - 1, begin : begin + len(tags)]
+            of_tick[:] = 0
+            add_rough(words, tick & 1, scale, normal.table(), of_tick)
 
 
 @memoized(16)

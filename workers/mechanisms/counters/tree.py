@@ -152,8 +152,11 @@ class TreeColumns(Columns):
         for level, first, last in blocks:
             self._columns[level] = with_capacity(self._columns[level], rows)
             begun, summed = self._reached[level] or (None, 0)
-            usable = begun == first and summed <= last
-            filled, summed = (self._filled[level], summed) if usable else (0, first)
+            filled = self._filled[level]
+            # The column is on top of another sum, or goes further: it is filled from nothing.
+            if begun != first or summed > last:
+                filled = 0
+                summed = first
             starts.append((filled, summed))
             # Rows beyond `rows` would stay at an older block, so they count as not filled.
             self._filled[level] = rows if filled < rows or summed < last else filled
@@ -167,6 +170,7 @@ class TreeColumns(Columns):
                 blocks, starts, strict=True
             ):
                 column = self._columns[level]
+                # Rows before `middle` lack the latest blocks; those from there on, all.
                 middle = min(max(start, filled), end)
                 self._add(
                     level, summed, last, tags[start:middle], column[start:middle], start
@@ -210,22 +214,22 @@ class Tree(Frozen):
 
     def blocks(self, t: int) -> list[tuple[int, int, int]]:
         """Return (level, first, last + 1) of the blocks that make up 1..t, highest level first."""
-        found = []
+        blocks = []
+        # How many blocks of the level above lie in 1..t.
         above = 0
         for level in reversed(range(self.levels)):
             first = above * self.radix
             last = t // self.radix**level
             if first < last:
-                found.append((level, first, last))
+                blocks.append((level, first, last))
             above = last
-        return found
+        return blocks
 
     def cells_at(self, t: int) -> set[tuple[int, int]]:
         """Return (level, number) of the blocks that make up 1..t."""
-        found = self.blocks(t)
         return {
             (level, block)
-            for level, first, last in found
+            for level, first, last in self.blocks(t)
             for block in range(first, last)
         }
 
@@ -241,15 +245,18 @@ class Tree(Frozen):
         return level
 
     def open_levels(self, t: int) -> list[int]:
-        """Return the levels where a later tick uses the block that holds tick t."""
-        found = []
+        """Return the levels whose block that holds tick t is named by t or a later tick.
+
+        The others are the last block of one a level above, or end after the horizon.
+        """
+        levels = []
         for level in range(self.levels):
             width = self.radix**level
             block = (t - 1) // width + 1
-            named = block % self.radix or level == self.levels - 1
-            if named and block * width <= self.horizon:
-                found.append(level)
-        return found
+            is_named = block % self.radix or level == self.levels - 1
+            if is_named and block * width <= self.horizon:
+                levels.append(level)
+        return levels
 
 
 def default_radix(horizon: int | None) -> int:
@@ -262,11 +269,12 @@ def best_radix(horizon: int, power: int = 2) -> int:
     Compares only the smallest base for each number of digits, the best with that many.
     """
     candidates = []
-    for number in range(1, horizon.bit_length() + 1):
+    for digits in range(1, horizon.bit_length() + 1):
+        # The smallest base with radix^digits > horizon.
         radix = 2 + bisect_right(
-            range(2, horizon + 1), horizon, key=partial(pow, exp=number)
+            range(2, horizon + 1), horizon, key=partial(pow, exp=digits)
         )
-        candidates.append(((radix - 1) * number**power, radix))
+        candidates.append(((radix - 1) * digits**power, radix))
     return min(candidates)[1]
 
 

@@ -110,7 +110,7 @@ from workers.mechanisms.one_shot.sketches import price_sketch
 def shown_above(
     labels: Texts, noisy: Longs, threshold: int
 ) -> tuple[list[bytes], Longs]:
-    """Return labels and noisy counts of the items above the threshold, by label."""
+    """Return labels and noisy counts of the items above the threshold, ascending by label."""
     kept = np.flatnonzero(noisy > threshold)
     names = list(labels.take(kept))
     order = sorted(range(len(names)), key=names.__getitem__)
@@ -127,9 +127,10 @@ def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
 def largest_parts(
     sketch: Sketch, domain: SortedTags, labels: Sequence[bytes], noise: Longs
 ) -> tuple[Rows, Longs]:
-    """Return places of the k largest noisy counts, and these times k + 1 (Algorithm 3).
+    """Return the places in the domain of the k largest noisy counts, and these times k + 1.
 
-    `sketch` was fed, not merged; `noise` (d,) is changed. Raises ValueError for an undeclared item.
+    Algorithm 3: `noise` (d,) of every label of the domain, to which the sketch's lowered counters
+    are added in place. `sketch` was fed, not merged. Raises ValueError for an undeclared item.
     """
     rows, known = domain.places(sketch.tags)
     if not known.all():
@@ -152,7 +153,7 @@ def _largest(counts: Longs, labels: Sequence[bytes], k: int) -> Rows:
     return np.concatenate((larger, equal))
 
 
-# The first byte of noise cells, of this mechanism alone.
+# The first byte of noise cells, which no other mechanism has.
 USE = 0x40
 # Sizes of sketches in a plan's comparison.
 _COMPARED_SIZE = 1_000
@@ -232,7 +233,10 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
 
 class CellNoise:
-    """Noise of the cell completed at a tick: per counter by its tag, shared by the key's tag."""
+    """Noise of the cell of the tree that is completed at a tick.
+
+    A counter's noise is drawn from its tag; what a sketch's counters share, from the stream key's.
+    """
 
     def __init__(self, stream: NoiseStream, table: InversionTable, tree: Tree) -> None:
         self._stream = stream
@@ -241,8 +245,8 @@ class CellNoise:
 
     def at(self, t: int, tags: Tags) -> Longs:
         level = self._tree.top_level(t)
-        cell = USE << 56 | level, t // self._tree.radix**level - 1
-        return self._table.values(self._stream, cell, tags)
+        number = t // self._tree.radix**level - 1
+        return self._table.values(self._stream, (USE << 56 | level, number), tags)
 
 
 class MisraGries(Budgeted):
@@ -275,14 +279,18 @@ class MisraGries(Budgeted):
         self._calibrate()
 
     def _calibrate(self) -> None:
-        """Choose the noise that the budget pays for, and set cost and threshold."""
+        """Choose the noise that the budget pays for, and set cost and threshold.
+
+        "pmg" or "merge": the module has the formulas and their symbols.
+        """
         config = self.config
         levels = self.tree.levels
         size = self.config.size
         together = config.max_items * config.max_count
         self._shared = config.release == "pmg"
         noises = 1 + self._shared
-        # Of one cell: squared l2 sensitivity, e, c_max, and the noise cells concerned.
+        # Of one cell: squared l2 sensitivity, e (`exposed`), c_max (`largest`), and how many noise
+        # cells have another count for a neighbour.
         if self._shared:
             squared = together**2
             exposed = 4 * together
@@ -458,7 +466,10 @@ class MisraGries(Budgeted):
         complete: Sketch | None,
         noise: Noise,
     ) -> None:
-        """Show the counters of the cell completed at t that are above the threshold, if any."""
+        """Show the counters of the cell completed at t that are above the threshold.
+
+        `complete` is its sketch; None: it had no items.
+        """
         if complete is None or not len(complete.counts) or self._threshold is None:
             return
         noisy = complete.counts + noise.at(t, complete.tags)
@@ -570,7 +581,8 @@ class PureMisraGries(MisraGries):
                 f"at most {laplace.LARGEST_SCALE:,}, with a smaller size or a larger epsilon"
             )
         self.scale = pure_scale(size, Fraction(config.epsilon) / events)
-        self._table = table = laplace.discrete_laplace(self.scale)
+        table = laplace.discrete_laplace(self.scale)
+        self._table = table
         of_cell = (
             Fraction(config.max_items * config.max_count * (2 * size - 1)) / self.scale
         )
@@ -583,6 +595,7 @@ class PureMisraGries(MisraGries):
         self._cost = PrivacyCost(
             rho, config.epsilon, config.delta, failures=failures, pure=True
         )
+        # Of counts: noise is in units of 1 / (k + 1), whose multiples are rounded to integers.
         units = (size + 1) ** 2
         self.cell_variance = table.variance / units
         self.rounding = (1 - 1 / units) / 12

@@ -232,8 +232,7 @@ def shared_quantile(scale: Fraction, alone: int, lower: int, delta: float) -> in
 def gshm_delta(
     changed: int, sigma_squared: Fraction, threshold: int, epsilon: float
 ) -> Decimal:
-    """Return the delta of Theorem 5, rounded up by less than a part in
-    10^9.
+    """Return the delta of Theorem 5, rounded up by less than a part in 10^9.
 
     With l = `changed`, of which j counters are in both worlds, t = -ln Phi(tau / sigma), and
     d(mu, e) the delta of mu-GDP at e, Theorem 5 is the maximum over j from 0 to l of
@@ -252,6 +251,7 @@ def gshm_delta(
         at = Decimal(epsilon)
 
         def bound(first: int, last: int) -> Decimal:
+            """Bound both terms for all j in first..last; exact where they are equal."""
             lone = (changed - first) * t
             if last == 0:
                 return -_expm1(-lone)
@@ -292,7 +292,10 @@ def gshm_threshold(changed: int, sigma_squared: Fraction, delta: float) -> int:
 
 
 def exposed(changed: int, sigma_squared: Fraction, threshold: int) -> Decimal:
-    """Return 1 - Phi(tau / sigma)^l, tau = threshold - 1/2, rounded up."""
+    """Return the probability that noise shows one of `changed` counters of 1, rounded up.
+
+    That is 1 - Phi(tau / sigma)^l, with tau = threshold - 1/2 and l = `changed`.
+    """
     with localcontext(PRECISE):
         tail = upper_tail((threshold - _HALF) / _root(sigma_squared))
         return -_expm1(changed * _log_complement(tail)) * (1 + CURVE_ERROR)
@@ -303,13 +306,13 @@ def _gaussian_delta(mu: Decimal, epsilon: Decimal) -> Decimal:
 
 
 def _scale(units: Fraction, epsilon: Fraction) -> Fraction:
-    """Return a scale, rounded up, of at least units / epsilon."""
+    """Return the Laplace scale for an l1 sensitivity of `units`: units / epsilon, rounded up."""
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon = {epsilon}: must be a finite number above 0")
     return laplace.round_up_scale(units / Fraction(epsilon))
 
 
-# In the current context, from here on.
+# The functions from here on compute in the current decimal context: call them within `PRECISE`.
 def _root(square: Fraction) -> Decimal:
     return (Decimal(square.numerator) / square.denominator).sqrt()
 

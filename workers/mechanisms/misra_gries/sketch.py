@@ -32,13 +32,14 @@ from workers.mechanisms.misra_gries.feeding import Counters, feed_rest, feed_rou
 
 
 class SortedTags:
-    """Ascending order `rows` (n,) of distinct tags (n, 2), kept without a copy. Secret."""
+    """Distinct tags (n, 2), kept without a copy; `rows` (n,) has their indices in order. Secret."""
 
     def __init__(self, tags: Tags) -> None:
         n = len(tags)
         self.tags = tags
+        # A row's number fits the lowest bits of a word, whose other bits are a tag's upper ones.
         self._bits = np.uint64(max(n - 1, 1).bit_length())
-        # Sorting words of upper bits and row takes three fifths of `argsort`'s time (measured).
+        # Sorting such words takes three fifths of `argsort`'s time (measured).
         uppers = tags[:, 0] >> self._bits
         uppers <<= self._bits
         uppers |= np.arange(n, dtype=np.uint64)
@@ -48,10 +49,11 @@ class SortedTags:
         ).view(np.int64)
         uppers >>= self._bits
         self._uppers = uppers
+        # The few tags that share their upper bits are sorted again, by all bits. They stay in
+        # their group, as groups are ascending by upper bits.
         shared = np.zeros(n, dtype=bool)
         shared[1:] = uppers[1:] == uppers[:-1]
         shared[:-1] |= shared[1:]
-        # Tags that share upper bits stay within their group: groups are ascending by these bits.
         if len(places := np.flatnonzero(shared)):
             rows = self.rows[places]
             alike = tags.take(rows, axis=0)
@@ -61,7 +63,7 @@ class SortedTags:
         return len(self.rows)
 
     def part(self, places: Longs) -> SortedTags:
-        """Return some of the tags, at ascending places, without sorting again."""
+        """Return the tags at these places of `rows`, ascending, without sorting again."""
         part = object.__new__(SortedTags)
         part.rows = self.rows[places]
         part._uppers = self._uppers[places]
@@ -78,16 +80,21 @@ class SortedTags:
         return self.tags.take(self.rows, axis=0)
 
     def places(self, keys: Tags) -> tuple[Longs, Bools]:
-        """Return the indices of keys in `tags`, arbitrary if unknown, and whether each is known."""
+        """Return the index in `tags` of each key (m, 2), and whether it is known.
+
+        The index of an unknown key means nothing.
+        """
         before, is_known = self.positions(keys)
         if not len(self):
             return before, is_known
+        # An unknown key may be above all tags.
         return self.rows[np.minimum(before, len(self) - 1)], is_known
 
     def positions(self, keys: Tags) -> tuple[Longs, Bools]:
         """Return for every key (m, 2) the number of smaller tags, and whether the next is equal."""
         n = len(self.rows)
         uppers = keys[:, 0] >> self._bits
+        # The key's place is in low..high: tags with its upper bits, of which there are few.
         low = np.searchsorted(self._uppers, uppers).astype(np.int64)
         high = low.copy()
         near = np.flatnonzero(low < n)
@@ -96,13 +103,13 @@ class SortedTags:
         more = near[self._uppers[np.minimum(high[near], n - 1)] == uppers[near]]
         high[more] = np.searchsorted(self._uppers, uppers[more], side="right")
         is_known = np.zeros(len(keys), dtype=bool)
-        # Usually one tag has a key's upper bits: then this loops once.
+        # Bisection of all keys at once. Usually one tag has a key's upper bits: it loops once.
         while len(near := near[low[near] < high[near]]):
             middle = (low[near] + high[near]) // 2
-            there = self.take(middle)
+            tags = self.take(middle)
             sought = keys[near]
-            smaller = _smaller(there, sought)
-            same = (there == sought).all(axis=1)
+            smaller = _smaller(tags, sought)
+            same = (tags == sought).all(axis=1)
             is_known[near[same]] = True
             low[near[smaller]] = middle[smaller] + 1
             low[near[same]] = middle[same]
@@ -150,7 +157,10 @@ class SketchBatch:
 def batch(
     tags: Tags, labels: Texts, counts: Longs, rows: Longs | None = None
 ) -> SketchBatch:
-    """Return the batch of distinct items in any order; `rows` None: labels in that order."""
+    """Return the batch of distinct items, given in any order.
+
+    `rows` are their indices in `labels`; None: `labels` are in the order of the items.
+    """
     ascending = SortedTags(tags)
     counts = counts.take(ascending.rows)
     rows = ascending.rows if rows is None else rows[ascending.rows]
@@ -167,22 +177,28 @@ class Sketch:
         self.tags: Tags = np.empty((0, 2), dtype=np.uint64)
         self.labels: Texts = NO_TEXTS
         self.counts: Longs = np.empty(0, dtype=np.int64)
-        self.total = 0
+        self.total = 0  # items fed
 
     def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
-        """Run Algorithm 1 on every occurrence; return `rounds` for the next sketch."""
+        """Run Algorithm 1 on every occurrence of the items.
+
+        `rounds` of the same items are made if they are needed and None, and returned for the next
+        sketch that is fed with them.
+        """
         if not len(items.counts):
             return rounds
         before, known = items.tags.positions(self.tags)
         self.total += int(items.counts.sum())
         keys = len(known) + len(items.counts) - np.count_nonzero(known)
+        # Every miss finds a counter that was never used: nothing is decremented.
         if keys <= self.size and (self.counts > 0).all():
-            self._merge(items)  # every miss finds a counter that was never used
+            self._merge(items)
             return rounds
         rounds = rounds or Rounds(items.counts)
         of_batch, number, self.counts = _fed(
             self.size, rounds, self.counts, before, known
         )
+        # Tags and labels of the counters from the batch, or from this sketch as it was.
         new = number[of_batch]
         tags = np.empty((len(number), 2), dtype=np.uint64)
         tags[of_batch] = items.tags.take(new)
@@ -203,20 +219,20 @@ class Sketch:
     def _merge(self, items: SketchBatch) -> None:
         """Add the batch's counts; if more than k are left, subtract the (k + 1)-th largest."""
         before, known = items.tags.positions(self.tags)
-        strangers = np.flatnonzero(~known)
-        sums = np.concatenate((self.counts[strangers], items.counts))
-        sums[len(strangers) + before[known]] += self.counts[known]
+        # First the counters whose item is not in the batch, then the items of the batch.
+        absent = np.flatnonzero(~known)
+        sums = np.concatenate((self.counts[absent], items.counts))
+        sums[len(absent) + before[known]] += self.counts[known]
         if len(sums) > self.size:
-            sums -= np.partition(sums, len(sums) - self.size - 1)[
-                len(sums) - self.size - 1
-            ]
+            rank = len(sums) - self.size - 1
+            sums -= np.partition(sums, rank)[rank]
         keep = np.flatnonzero(sums > 0)
-        own = strangers[keep[keep < len(strangers)]]
-        new = keep[keep >= len(strangers)] - len(strangers)
+        old = absent[keep[keep < len(absent)]]
+        new = keep[keep >= len(absent)] - len(absent)
         labels = Texts.concat(
-            (self.labels.take(own), items.labels.take(items.rows[new]))
+            (self.labels.take(old), items.labels.take(items.rows[new]))
         )
-        tags = np.concatenate((self.tags[own], items.tags.take(new)))
+        tags = np.concatenate((self.tags[old], items.tags.take(new)))
         order = np.lexsort((tags[:, 1], tags[:, 0]))
         self.tags = np.ascontiguousarray(tags[order])
         self.counts = sums[keep][order]
@@ -242,7 +258,11 @@ def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
 
 
 class Rounds:
-    """The rounds in which a batch of `n` items is fed, the same for every sketch. Sensitive."""
+    """The rounds in which a batch of `n` items is fed, the same for every sketch. Sensitive.
+
+    `counts` are the items' occurrences, ascending by tag: round j feeds one of each item that has
+    at least j, the last round all that are left.
+    """
 
     def __init__(self, counts: Longs) -> None:
         self.n = len(counts)
@@ -250,6 +270,7 @@ class Rounds:
         most = np.minimum(
             counts, ROUNDS, out=np.empty(self.n, dtype=np.uint8), casting="unsafe"
         )
+        # Whole words of 32 bits.
         bits = np.zeros(
             (min(ROUNDS - 1, int(most.max())), -(-self.n // 32) * 4), dtype=np.uint8
         )
@@ -267,12 +288,14 @@ class Rounds:
 def _fed(
     size: int, rounds: Rounds, counts: Longs, before: Longs, is_known: Bools
 ) -> tuple[Bools, Longs, Longs]:
-    """Feed a batch to the counters in use, ascending by key; see `feeding`.
+    """Feed a batch to a sketch of `size` counters, of which those in use are ascending by key.
 
-    `before` is the number of smaller items of the batch, `is_known` whether the next one is equal.
-    Return the counters in use afterwards, ascending by key: whether the key is of the batch, its
-    number there or else the previous one, and the count.
+    By counter in use: `counts`, the number of smaller items of the batch (`before`), and whether
+    the next item of the batch is the counter's key (`is_known`). Return, by counter in use
+    afterwards, ascending by key: whether its key is of the batch, its number in the batch (else
+    among the counters before), and its count.
     """
+    # The arrays of `feeding.Counters`.
     in_use = len(counts)
     bits = size.bit_length()
     of_tick = (1 << bits) - 1
@@ -290,6 +313,7 @@ def _fed(
     if len(rounds.items):
         by_rank = np.argsort(ranks).astype(np.int32)
         lowered = feed_rest(rounds.items, rounds.weights, by_rank, lowered, counters)
+    # Read the keys back from the ranks, and drop counters that were never used.
     slots = np.argsort(ranks)
     number = ranks[slots] & of_tick
     of_batch = number == of_tick

@@ -39,8 +39,10 @@ class SketchState(State):
         self._open: dict[Cell, Sketch] = {}
         self._shown: dict[Cell, dict[bytes, int]] = {}
         self._domains: dict[int, SortedTags] = {}
+        # Blocks to store: the first letters of the name, and the cell.
         self._changed: set[tuple[str, Cell]] = set()
-        # Equal ones are shared, as their input is equal; until the first tick after a restart.
+        # By stream key and stored block, until the first tick after a restart: levels with equal
+        # blocks share one sketch again.
         self._restored: dict[tuple[int, bytes], Sketch] = {}
 
     @property
@@ -62,6 +64,7 @@ class SketchState(State):
 
     def open_sketches(self, key: int, levels: Iterable[int]) -> list[Sketch]:
         """Return the distinct open sketches of these levels, to be fed."""
+        # One for all levels whose cell begins now.
         fresh = Sketch(self._size)
         for level in levels:
             self._open.setdefault((key, level), fresh)
@@ -181,7 +184,7 @@ def _encode_counts(labels: Texts, counts: Longs) -> bytes:
 
 
 def _is_whole(kind: str, content: bytes) -> bool:
-    """Return whether a block is as long as its head says."""
+    """Return whether a block of a kind ("mo", "mr" or "md") is as long as its head says."""
     if len(content) < _HEAD.size:
         return False
     n: int = _HEAD.unpack_from(content)[0]

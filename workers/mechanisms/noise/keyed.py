@@ -88,8 +88,7 @@ class NoiseKey(Frozen):
         )
 
     def tag_state(self, stream_key: str) -> State:
-        """Return the secret state of `tags` before the label, for compiled loops."""
-        # Imported here because most commands never need numba.
+        """Return the secret BLAKE2b state of `tags` before the label, for compiled loops."""
         return start(_prefix(stream_key), key=self.__root, person=_TAG, digest_size=16)
 
     def stream(self, mechanism_id: bytes) -> NoiseStream:
@@ -146,9 +145,9 @@ class NoiseStream(Frozen):
         return out
 
     def chunk(self, tags: Tags, cells: Words) -> Words:
-        """Return `words` of cells (k, 2), cell by cell, valid until the next call.
+        """Return AES-256(tag XOR cell) of tags (n, 2) and cells (k, 2), at most CHUNK_ROWS words.
 
-        At most CHUNK_ROWS words.
+        The array (k n, 2), cell by cell, is valid until the thread's next call.
         """
         rows = len(cells) * len(tags)
         if rows > CHUNK_ROWS:

@@ -87,27 +87,27 @@ def peel(
 
 
 class _Groups:
-    """Remaining candidates by count, largest first."""
+    """The candidates of up to k picks, grouped by count, largest first."""
 
     def __init__(self, counts: Longs, k: int, scale: Fraction) -> None:
         self._powers = _powers(scale)
         # The k-th largest count bounds the largest remaining one from below, whatever was picked.
+        # So candidates further than `reach` below it never have a weight.
         rows = np.arange(len(counts))
         if len(counts) > k:
             least = kth_largest(counts, k) - self._powers.reach
-            rows = (
-                np.flatnonzero(counts >= least)
-                if least > np.iinfo(np.int64).min
-                else rows
-            )
+            if least > np.iinfo(np.int64).min:
+                rows = np.flatnonzero(counts >= least)
         ordered = rows[np.argsort(-counts[rows], kind="stable")]
         values = counts[ordered]
         starts = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
+        # By group: its count, its candidates, the positions of picked ones among these
+        # (ascending), and how many remain.
         self._counts = values[starts].tolist()
         self._members = np.split(ordered, starts[1:])
-        # Positions of picked members, ascending.
-        self._gone: list[list[int]] = [[] for _ in self._members]
+        self._picked: list[list[int]] = [[] for _ in self._members]
         self._left = [len(members) for members in self._members]
+        # The first group with candidates.
         self._top = 0
         self._weigh()
 
@@ -131,29 +131,34 @@ class _Groups:
         while offset >= (mass := self._weights[group] * self._left[group]):
             offset -= mass
             group += 1
-        gone = self._gone[group]
+        # The candidate has `place` remaining members of its group before it, and `before` picked.
         place = offset // self._weights[group]
-        # `place` remaining members come before.
-        before = bisect_right(range(len(gone)), place, key=lambda i: gone[i] - i)
-        gone.insert(before, place + before)
-        picked = int(self._members[group][place + before])
+        picked = self._picked[group]
+        before = bisect_right(range(len(picked)), place, key=lambda i: picked[i] - i)
+        picked.insert(before, place + before)
+        candidate = int(self._members[group][place + before])
         self._left[group] -= 1
         self._total -= self._weights[group]
         while self._top < len(self._left) and not self._left[self._top]:
             self._top += 1
+        # Weights that have become small lose precision: they are made anew.
         top = self._top
         weights = self._weights
         if top < len(self._left) and (
             top >= len(weights) or weights[top] >> _LEAST_BITS == 0
         ):
             self._weigh()
-        return picked
+        return candidate
 
 
 def kth_largest(counts: Longs, k: int) -> int:
-    """Return the k-th largest by bins; partition is ten times slower on equal counts (measured)."""
+    """Return the k-th largest count, by counting how often each occurs.
+
+    numpy's partition is ten times slower on equal counts (measured).
+    """
     highest = int(counts.max())
     lowest = int(counts.min())
+    # Bins only for counts near the lowest, where most are: at most 2 n of them.
     window = 2 * len(counts)
     if highest - lowest > window:
         large = counts > lowest + window

@@ -109,6 +109,8 @@ class Cell:
     def largest(self, rows: Rows, k: int) -> Rows:
         """Return the k rows of largest count among `rows`, or all, largest first, ties by tag."""
         if len(rows) > k:
+            # Sort only rows that may be among them: those above the k-th largest count, and of
+            # those equal to it the ones of smallest tag.
             counts = self.counts[rows]
             least = selection.kth_largest(counts, k)
             larger = rows[counts > least]
@@ -123,7 +125,10 @@ class Cell:
 
 
 class OneShotNoise:
-    """Noise by mechanism, place, and item or stream key; `table` is None for picks only."""
+    """The noise of one-shot releases: a function of place, use, and item or stream key.
+
+    Places and uses are the module's. `table` None: there is only noise of picks.
+    """
 
     def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
         self._stream = stream
@@ -186,16 +191,15 @@ def quantile(table: Table, delta: float, *, difference: bool) -> int:
 
 def laplace_quantile(scale: Fraction, delta: float, *, difference: bool = False) -> int:
     """Return the quantile (see the module) of discrete Laplace noise."""
-    # 1 - q
     q = math.exp(-1 / float(scale))
-    one_less = -math.expm1(-1 / float(scale))
-    c = 2 * q * q / (one_less * (1 + q))
-    front = (one_less / (1 + q)) ** 2
+    one_less_q = -math.expm1(-1 / float(scale))
+    c = 2 * q * q / (one_less_q * (1 + q))
+    front = (one_less_q / (1 + q)) ** 2
 
     def enough(x: int) -> bool:
         tail = q**x / (1 + q)
         if difference:
-            tail = front * q**x * ((x + 1 + c) / one_less + q / one_less**2)
+            tail = front * q**x * ((x + 1 + c) / one_less_q + q / one_less_q**2)
         return tail * _TAIL_OUTWARD <= delta
 
     high = 1
@@ -220,8 +224,10 @@ def gaussian_quantile(
     n = np.arange(reach + 1, dtype=np.float64)
     weights = np.exp(-n * n / spread)
     if difference:
+        # E of the module, the sum over all integers m of n's parity.
         weights[::2] *= 2 * weights[::2].sum() - 1
         weights[1::2] *= 2 * weights[1::2].sum()
+    # P(N >= n): `weights` are of n >= 0, and the law is symmetric.
     tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
     # The mass beyond the reach, below the last term times a geometric series, is within the margin.
     allowed = np.flatnonzero(tails * _TAIL_OUTWARD + math.exp(-_REACH + 60) <= delta)
@@ -299,20 +305,21 @@ class Noisy(Frozen):
             self.threshold = self._least_threshold(p.max_count, p.releases, each)
 
     def _least_threshold(self, most_count: int, releases: int, delta: float) -> int:
-        """Return m: releases show an item of at most `most_count` with probability at most delta.
+        """Return m: with it, parts of an item are shown with probability at most delta in all.
 
-        If n releases have parts, none is above most_count - n + 1. With m at least that - 1 + the
-        quantile of delta / n, they show a part with probability at most delta together. The
-        quantile of the largest n covers the others, down to half of it.
+        The item's count, at most `most_count`, may be split over up to `releases` releases. If n of
+        them have a part, none is above most_count - n + 1, and m must be at least most_count - n
+        + the quantile of delta / n. So m is the largest of these over n = 1..releases: n is taken
+        in groups n..2 n - 1, each with the quantile of its last.
         """
-        found = 0
+        threshold = 0
         n = 1
         while n <= releases:
             last = min(2 * n - 1, releases)
             each = quantile(self.table, delta / last, difference=self._kbar is not None)
-            found = max(found, most_count - n + each)
+            threshold = max(threshold, most_count - n + each)
             n = last + 1
-        return found
+        return threshold
 
     def public(self) -> dict[str, object]:
         law = laplace if isinstance(self.table, DiscreteLaplace) else gaussian
@@ -334,13 +341,13 @@ class Noisy(Frozen):
                 return np.arange(len(noisy)), noisy
             rows = np.flatnonzero(noisy > self.threshold)
             return rows, noisy[rows]
-        found: list[Rows] = []
+        shown: list[Rows] = []
         for key, rows in rows_by_key(cell.keys):
             largest = cell.largest(rows, self._kbar + 1)
             top, limit = top_candidates(cell, largest, self._kbar)
             bar = limit + self.threshold + noise.threshold(address, cell.key_tags[key])
-            found.append(top[_noisy(cell, top, noise, address) > bar])
-        return _shown(cell, found, noise, address)
+            shown.append(top[_noisy(cell, top, noise, address) > bar])
+        return _shown(cell, shown, noise, address)
 
 
 class Picking(Frozen):
@@ -387,14 +394,11 @@ class Picking(Frozen):
             if self._bottom:
                 picked.append(self._bottom.pick(cell, rows, key, k, noise, address)[0])
             else:
-                words = noise.picks(
-                    USE_PICKS, address, cell.key_tags[key], min(k, len(rows))
-                )
-                picked.append(
-                    rows[
-                        selection.gumbel_top_k(cell.counts[rows], self.scale, k, words)
-                    ]
-                )
+                key_tag = cell.key_tags[key]
+                words = noise.picks(USE_PICKS, address, key_tag, min(k, len(rows)))
+                counts = cell.counts[rows]
+                picks = selection.gumbel_top_k(counts, self.scale, k, words)
+                picked.append(rows[picks])
         return _shown(cell, picked, noise, address)
 
 
@@ -442,11 +446,15 @@ class Bottom(Frozen):
         noise: OneShotNoise,
         address: Place,
     ) -> tuple[Rows, bool]:
-        """Return the picked rows, in order, and whether BOTTOM came."""
+        """Pick up to k of the rows of stream key `key`; return them in order, and if BOTTOM came.
+
+        `address` is the place of the release.
+        """
         top = cell.largest(rows, self._p.kbar + 1)
         kbar = self._p.kbar
         above = self.height
         if self._p.private:
+            # By candidate k..kbar: h_(kbar+1), 0 where there are fewer items.
             limits = np.zeros(len(self._above), dtype=np.int64)
             beyond = cell.counts[top[self._p.k :]]
             limits[: len(beyond)] = beyond
@@ -497,6 +505,7 @@ class Sketched(Frozen):
         shown: list[Rows] = []
         for key, rows in rows_by_key(cell.keys):
             held, counts = self._counters(cell, rows)
+            # "pure": every label of the domain has noise, and the largest are shown.
             if self.threshold is None:
                 noisy[rows] = noise.items(address, cell.tags.take(rows, axis=0))
                 noisy[held] += counts
@@ -562,8 +571,9 @@ def make_algorithm(
 
 
 def top_candidates(cell: Cell, largest: Rows, kbar: int) -> tuple[Rows, int]:
-    """Return the first kbar of the largest rows, and H."""
-    return largest[:kbar], int(cell.counts[largest[kbar]]) if len(largest) > kbar else 0
+    """Return the first kbar of the largest rows, and H: the count of the next, 0 without one."""
+    next_count = int(cell.counts[largest[kbar]]) if len(largest) > kbar else 0
+    return largest[:kbar], next_count
 
 
 def scale_for(numerator: Fraction, rho: float) -> Fraction:
@@ -586,8 +596,8 @@ def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, address: Place) -> Longs
 
 
 def _shown(
-    cell: Cell, found: list[Rows], noise: OneShotNoise, address: Place
+    cell: Cell, of_keys: list[Rows], noise: OneShotNoise, address: Place
 ) -> tuple[Rows, Longs]:
-    """Return the rows found for all stream keys, ascending, and their noisy counts."""
-    rows = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+    """Return the shown rows of all stream keys, ascending, and their noisy counts."""
+    rows = np.sort(np.concatenate(of_keys)) if of_keys else np.empty(0, dtype=np.int64)
     return rows, _noisy(cell, rows, noise, address)

@@ -63,7 +63,11 @@ def largest_noise(
 def sum_error(
     algorithm: Algorithm, used: int, copies: int, values: float, beta: float
 ) -> float:
-    """Bound sums of blocks: too low by hidden counts, too high by the noise of showing blocks."""
+    """Bound the errors of `values` sums, each over the releases of up to `used` blocks of ticks.
+
+    A sum is too low by what thresholds hide and by noise (`copies` noise values a block), too high
+    by the noise of those blocks that show the item: any subset of them.
+    """
     height = used * (algorithm.threshold or 0)
     if isinstance(algorithm.table, DiscreteLaplace):
         scale = float(algorithm.table.scale)

@@ -282,13 +282,15 @@ class EachTick(Budgeted):
             cell = Cell(
                 columns.tags, columns.keys, columns.counts.copy(), state.key_tags
             )
-            columns.counts[:] = 0  # only the domain's rows outlast a tick
+            # Of the ledger only the domain's rows outlast a tick, and their counts are not stored.
+            columns.counts[:] = 0
             columns.touched.clear()
             rows, counts = self.algorithm.release(cell, noise, (0, t))
             return state, Release(rows, counts, self.algorithm.sd, None)
         tick = tick_rows(contributions)
         cell = Cell(tick.tags, tick.keys, tick.counts, state.key_tags)
         rows, counts = self.algorithm.release(cell, noise, (0, t))
+        # The order of a tick's rows depends on the data, that of keyed tags does not.
         by_tag = np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))
         order = rows[by_tag]
         counts = counts[by_tag]
@@ -325,6 +327,7 @@ class OneShot(EachTick):
 
     def most_shown(self) -> int | None:
         p = self.config.parameters()
+        # The first of these limits that the mechanism has.
         return p.k or p.kbar or len(self._domain) or None
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:

@@ -198,11 +198,12 @@ class PayWhatYouGet(Budgeted):
         self._check(t)
         state = expect_type(PayState, state)
         noise = expect_type(OneShotNoise, noise)
-        met = len(state.key_tags)
+        keys_seen = len(state.key_tags)
         keys = range(len(state.left))
-        if len(keys) != met:
+        # A stream key without its stored budget must not get a new one.
+        if len(keys) != keys_seen:
             raise StateRefused(
-                f"stored state: budgets of {len(keys)} stream keys of {met}"
+                f"stored state: budgets of {len(keys)} stream keys of {keys_seen}"
             )
         state.merge(contributions, add_rows=True)
         if t % self.config.every:

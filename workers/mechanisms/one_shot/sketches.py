@@ -67,11 +67,14 @@ def price_sketch(
 ) -> tuple[Sketched, PrivacyCost]:
     """Return a release of sketches, and the cost of an event that lies in so many `releases`.
 
-    ValueError if the noise is more than its tables have, or delta less than they can promise.
+    The module's table says how each `release` is accounted for. `size`: counters of a sketch.
+    Raise ValueError if the noise is more than its tables have, or delta less than they can promise.
     """
+    # Most occurrences that an event adds to a stream.
     reach = config.max_items * config.max_count
     numerical = config.delta * NUMERICAL_SHARE
     law: Law
+    # Named parts of delta.
     failures: tuple[tuple[str, float], ...]
     if release == "gshm":
         if releases == 1 and config.epsilon is not None:
@@ -104,6 +107,7 @@ def price_sketch(
         # A release is epsilon-DP, so epsilon^2 / 2-zCDP.
         rho = float_up(releases * Fraction(law.epsilon) ** 2 / 2)
         cost = PrivacyCost(rho, config.epsilon or 0.0, config.delta, pure=True)
+    # The samplers' distance from their laws must fit their share of delta.
     needed = sampler_delta(cost.epsilon, releases * law.concerned, law.table.tv)
     check_sampler_delta(config.delta, cost.epsilon, needed, share)
     return Sketched(release, size, law), replace(cost, failures=failures)

@@ -102,7 +102,10 @@ class Queries(Frozen):
         return np.partition(sums, self._ranks)[self._ranks]
 
     def answers(self, sums: Longs, *, made: bool = True) -> list[dict[str, object]]:
-        """Return a published record per query, from noisy sums, or zeros if none were `made`."""
+        """Return a published record per query, from noisy sums (d,).
+
+        `made` False: there are none yet, and the sums are zeros that name no label.
+        """
         return [
             {"query": query, "value": self._answer(query, sums, made)}
             for query in self.names
@@ -215,7 +218,10 @@ class QueryListConfig(OrderStatisticConfig, frozen=True, kw_only=True):
 def shares_of(
     config: OrderStatisticConfig, weights: Mapping[str, tuple[int, int]]
 ) -> dict[str, Fraction]:
-    """Return each part's budget, pure epsilon or rho; `weights` are (zCDP, printed pure)."""
+    """Return each part's share of the budget, of epsilon if accounting is pure, else of rho.
+
+    `weights` has each part's weight in zCDP and in pure accounting.
+    """
     if config.pure:
         total = Fraction(config.epsilon or 0)
     else:

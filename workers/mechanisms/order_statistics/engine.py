@@ -128,18 +128,21 @@ class KeyState:
     segment: int  # from 1
     interval: int  # from 1 in each segment
     since: int  # tick of `shown`, or 0
-    thresholds: Longs
+    thresholds: Longs  # as in the module's table, as the next three
     start: Longs
     noise: Longs
     shown: Longs
-    changed: bool = True
+    changed: bool = True  # since it was stored
+    # What follows is not stored. `stale`: the sums have changed since `gap` and `outer` were made.
     stale: bool = True
-    # `gap` to `outer_tau` are recomputed when `stale` or when a run of AboveThreshold begins.
-    gap: int = 0
-    outer: int = 0
+    gap: int = (
+        0  # the most by which a watched value exceeds its threshold, before noise
+    )
+    outer: int = 0  # the largest watched value
+    # The noise of the thresholds, one for each run of AboveThreshold; None until it is drawn.
     tau: int | None = None
     outer_tau: int | None = None
-    answer: Mapping[str, object] = field(default_factory=dict)
+    answer: Mapping[str, object] = field(default_factory=dict)  # empty until it is made
 
     def __repr__(self) -> str:
         return "KeyState(<sensitive>)"
@@ -245,17 +248,25 @@ _BLOCKS_KEPT = 2 * 256 * 36
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Public numbers of one run: a segment, or the epoch if there are no segments."""
+    """Public numbers of one run of intervals, symbols as in the module.
 
-    step: int
-    clearance: int
-    capacity: int
-    error: float  # bounds this run's values
-    spread: float  # e + alpha_G: the extra shortfall of label sums
+    A run lasts a segment, or the epoch if there are no segments.
+    """
+
+    step: int  # by which a reached threshold rises
+    clearance: int  # C
+    capacity: int  # n
+    error: float  # bound on the error of this run's answers
+    spread: (
+        float  # e + alpha_G: by how much more the sum of a named label may fall short
+    )
 
 
 class IntervalRule(Frozen):
-    """Public parameters of the inner level: the noise u (None where k = 1), H's budget `sums`."""
+    """Public parameters of the inner level: the noise u (None where k = 1), H's budget `sums`.
+
+    `share` is the budget of each part ("test", "sums", "updates"): rho, or epsilon if pure.
+    """
 
     def __init__(
         self, config: OrderStatisticConfig, k: int, share: Mapping[str, Fraction]
@@ -289,13 +300,14 @@ class IntervalRule(Frozen):
             return self._numbers(
                 min(self.k * reach, MOST_INTERVALS), reach, beta, start_error
             )
+        # The capacity of least error; more intervals than ticks are of no use.
         largest = min(
             MOST_INTERVALS.bit_length() - 1, (self.config.ticks - 1).bit_length()
         )
-        found = (
+        candidates = (
             self._numbers(1 << i, reach, beta, start_error) for i in range(largest + 1)
         )
-        return min(found, key=lambda numbers: numbers.error)
+        return min(candidates, key=lambda numbers: numbers.error)
 
     def noise(self, capacity: int) -> Counter | LaplaceTree:
         """Return H, the counter of column noise, for `capacity` intervals."""
@@ -326,7 +338,10 @@ class IntervalRule(Frozen):
     def _numbers(
         self, n: int, reach: int, beta: float, start_error: float
     ) -> Intervals:
-        """Return the numbers of a run with capacity n; the arguments as in `intervals`."""
+        """Return the numbers of a run with capacity n; the other arguments as in `intervals`.
+
+        They are the module's formulas. Of beta, tau, mu and u have a sixth each, and H has a third.
+        """
         low, high = self.above.bounds(
             beta / (6 * (n + 1)), beta / (6 * self.config.ticks)
         )
@@ -450,6 +465,7 @@ class MaxNoise:
     def __init__(self, mechanism: OrderStatistics, stream: NoiseStream) -> None:
         self._mechanism = mechanism
         self._stream = stream
+        # By use and stream key: the number of a block of ticks, and the mu of its ticks.
         self._blocks: dict[tuple[int, int], tuple[int, list[int]]] = {}
 
     def at(self, t: int, tags: Tags) -> Longs:
@@ -497,11 +513,11 @@ class MaxNoise:
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
         """Return the noise of a test at a tick, drawn with a block of ticks and kept."""
         block = t // BLOCK_TICKS
-        held = self._blocks.get((use, key))
-        if held is None or held[0] != block:
-            held = block, test.mu_block(self._stream, use << 56, tag, block)
-            self._blocks[use, key] = held
-        return held[1][t % BLOCK_TICKS]
+        number, noise = self._blocks.get((use, key), (-1, []))
+        if number != block:
+            noise = test.mu_block(self._stream, use << 56, tag, block)
+            self._blocks[use, key] = block, noise
+        return noise[t % BLOCK_TICKS]
 
 
 class OrderStatistics(Mechanism):
@@ -709,13 +725,10 @@ class OrderStatistics(Mechanism):
             if self.segments is not None:
                 key_state.outer = int(self.queries.values(sums).max())
             if self.inner is not None:
-                key_state.gap = int(
-                    (
-                        self.queries.values(sums + key_state.noise)
-                        - key_state.thresholds
-                    ).max()
-                )
+                watched = self.queries.values(sums + key_state.noise)
+                key_state.gap = int((watched - key_state.thresholds).max())
             key_state.stale = False
+        # First whether the segment ends: that renews everything else.
         if self.segments is not None and key_state.segment < self.segments.most:
             if key_state.outer_tau is None:
                 key_state.outer_tau = noise.outer_tau(tag, key_state.segment)
@@ -761,6 +774,7 @@ class OrderStatistics(Mechanism):
         if self.queries.k == 1:
             key_state.thresholds = key_state.thresholds + numbers.step
         else:
+            # Which thresholds are reached is tested again, with noise of its own.
             tag = state.key_tags[key : key + 1]
             update = noise.updates(
                 tag, key_state.segment, key_state.interval, self.queries.k
@@ -775,12 +789,13 @@ class OrderStatistics(Mechanism):
         key_state.shown = sums + key_state.noise
         self._mark_changed(key_state, t)
 
-    def _mark_changed(self, one: KeyState, t: int) -> None:
-        """Note that sums and thresholds are new at tick t, to be stored."""
-        one.since = t
-        one.tau = None
-        one.answer = {}
-        one.changed = one.stale = True
+    def _mark_changed(self, key_state: KeyState, t: int) -> None:
+        """Note that sums and thresholds are new at tick t, to be stored; a new run begins."""
+        key_state.since = t
+        key_state.tau = None
+        key_state.answer = {}
+        key_state.changed = True
+        key_state.stale = True
 
     def _first_thresholds(self, sums: Longs, segment: int) -> Longs:
         """Return the thresholds K_i of a run that begins at these noisy sums."""
@@ -788,17 +803,15 @@ class OrderStatistics(Mechanism):
             return np.zeros(0, dtype=np.int64)
         return self.queries.values(sums) + self.intervals(segment).step
 
-    def _answer(self, one: KeyState) -> Mapping[str, object]:
+    def _answer(self, key_state: KeyState) -> Mapping[str, object]:
         """Return the published answer, made once for the sums that are shown."""
-        if not one.answer:
-            answers = self.queries.answers(one.shown, made=one.since > 0)
+        if not key_state.answer:
+            since = key_state.since
+            answers = self.queries.answers(key_state.shown, made=since > 0)
             head = answers[0] if len(answers) == 1 else {"answers": answers}
-            one.answer = {
-                **head,
-                "since": one.since,
-                "error": round(self.error(one.segment), 4),
-            }
-        return one.answer
+            error = round(self.error(key_state.segment), 4)
+            key_state.answer = {**head, "since": since, "error": error}
+        return key_state.answer
 
     def _sums(self, state: MaxState, key: int) -> Longs:
         """Return the exact column sums of a stream key, (d,)."""

@@ -180,17 +180,19 @@ class UnkBase(OnCounters):
         return counts, Bound("hidden", bounds, assumes, beta, hidden, source)
 
     def _worst_threshold(self, ticks: int) -> float:
-        """Bound every m_t, by the largest variance and the smallest delta_t."""
+        """Bound every m_t, by the largest variance and the smallest delta_t (`discovery`)."""
         config = self.config
         if config.threshold == "constant":
             return self.threshold(1) or 0
         tests = max(1, ticks // (config.every or 1))
         delta = self.delta_discovery / config.max_items
-        octave = tests.bit_length() - 1
-        shares = math.log(math.pi**2 / 6) + 2 * math.log(1 + octave)
-        shares += octave * math.log(2)
+        # The logarithm of delta over the smallest delta_t, which is that of the last test.
         if config.horizon_ticks is not None:
             shares = math.log(tests)
+        else:
+            octave = tests.bit_length() - 1
+            shares = math.log(math.pi**2 / 6) + 2 * math.log(1 + octave)
+            shares += octave * math.log(2)
         tail = normal_quantile(math.exp(math.log(delta) - shares - 1e-9))
         worst = self.worst_variance(ticks)
         return config.max_count + 0.5 + tail * math.sqrt(worst)
@@ -207,17 +209,21 @@ class UnkBase(OnCounters):
         state.merge(contributions, add_rows=True)
         ledger = state.ledger
         threshold = self.threshold(t)
-        # For the kernel to fill: rows newly shown, all rows shown, and their noisy counts.
-        new, rows, noisy = out = [np.empty(ledger.n, dtype=np.int64) for _ in range(3)]
         drawn = noise.at(t, ledger.tags)
+        # For the kernel to fill: rows newly shown, all rows shown, and their noisy counts.
+        new = np.empty(ledger.n, dtype=np.int64)
+        rows = np.empty(ledger.n, dtype=np.int64)
+        noisy = np.empty(ledger.n, dtype=np.int64)
         tests = threshold is not None
-        fresh, both = find_shown(
-            ledger.counts, drawn, ledger.shown, threshold or 0, tests, *out
+        newly_shown, shown = find_shown(
+            ledger.counts, drawn, ledger.shown, threshold or 0, tests, new, rows, noisy
         )
-        if fresh:
-            ledger.mark_shown(new[:fresh].copy(), t)
-        found = rows[:both].copy(), noisy[:both].copy()
-        return state, self.release(state, t, *found, threshold, noise)
+        if newly_shown:
+            ledger.mark_shown(new[:newly_shown].copy(), t)
+        # Copies: the buffers are as long as the ledger.
+        rows = rows[:shown].copy()
+        noisy = noisy[:shown].copy()
+        return state, self.release(state, t, rows, noisy, threshold, noise)
 
     def carry(
         self, last: State, t: int, noise: Noise, state: State, keys: Codes
@@ -227,10 +233,10 @@ class UnkBase(OnCounters):
         shown = np.flatnonzero(ledger.shown)
         tags = ledger.tags.take(shown, axis=0)
         noisy = ledger.counts[shown] + noise.at(t, tags)
-        key_of = keys[ledger.keys[shown]]
-        stays = np.flatnonzero((noisy > CARRIED_SD * self.sd(t)) & (key_of >= 0))
+        new_keys = keys[ledger.keys[shown]]
+        stays = np.flatnonzero((noisy > CARRIED_SD * self.sd(t)) & (new_keys >= 0))
         labels = ledger.label_column(0, ledger.n).take(shown[stays])
-        carried = state.ledger.append(tags.take(stays, axis=0), key_of[stays], labels)
+        carried = state.ledger.append(tags.take(stays, axis=0), new_keys[stays], labels)
         state.ledger.mark_shown(carried, 1)
         return carried
 

@@ -51,11 +51,12 @@ _SUM_OUTWARD = 1 + 1e-9
 def window_threshold(
     counter: Counter, tests: int, max_items: int, max_count: int, delta: float
 ) -> int:
-    """Return m if one event adds at most `tests` tests to an item, at ticks of any noise.
+    """Return one threshold for all ticks of windows, in which an event's item has `tests` tests.
 
-    That is m_t for s_t of the noisiest tick and delta / (D0 tests), which one threshold for all
-    ticks may use (docs/decisions/0036-windows-without-epochs.md, T4).
+    It is m_t of the module, for the s_t of the noisiest tick and delta / (D0 tests)
+    (docs/decisions/0036-windows-without-epochs.md, T4).
     """
+    # 1e-11: above the error of a counter's variance in floats.
     sd = math.sqrt(counter.worst_variance() * (1 + 1e-11)) * _OUTWARD
     quantile = quantile_up(delta / (max_items * tests) * _INWARD)
     return math.ceil(quantile * sd * _OUTWARD + max_count - 0.5)
@@ -199,15 +200,17 @@ class ConstantDiscovery(Discovery):
         return self._threshold
 
     def _solve(self) -> int:
-        """Return m, by bisection: every step keeps `high` valid."""
+        """Return the smallest valid m, by doubling, then by bisection."""
 
         def valid(threshold: int) -> bool:
+            # The union bound of the module.
             tails = _tails(self._groups, threshold + 0.5 - self.max_count)
             return (
                 self.max_items * float(tails @ self._groups.ticks) * _SUM_OUTWARD
                 <= self.delta
             )
 
+        # Not valid: an item of count Dinf is above it without any noise.
         low = self.max_count - 1
         high = 2 * self.max_count
         while not valid(high):
@@ -215,12 +218,16 @@ class ConstantDiscovery(Discovery):
             high = 2 * high
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if valid(middle) else (middle, high)
+            if valid(middle):
+                high = middle
+            else:
+                low = middle
         return high
 
     def _noise_of(self, first: int, ticks: int = _CHUNK_TICKS) -> _Noise:
-        """Return the noise of some ticks, each a group by itself."""
+        """Return the noise of `ticks` ticks from `first` on, each a group of one tick."""
         t = np.arange(first, min(first + ticks, self._last_tick + 1), dtype=np.int64)
+        # 1e-11: above the error of a counter's variance in floats.
         return _Noise(self.counter.variances(t) * (1 + 1e-11), np.ones(len(t)))
 
 
@@ -234,16 +241,19 @@ def _tails(noise: _Noise, x: float) -> Floats:
 
 
 def _grouped(parts: Iterator[_Noise]) -> _Noise:
-    """Return all groups of several parts, those of nearly equal variance joined."""
+    """Join the groups of nearly equal variance, of all parts."""
+    # Part by part at first, so that the ticks of only one part are in memory.
     columns = zip(*map(_group, parts), strict=True)
     return _group(_Noise(*map(np.concatenate, columns)))
 
 
 def _group(noise: _Noise) -> _Noise:
-    """Return a row per 0.1 % of variance, with the largest of the rows it replaces."""
-    names = np.floor(np.log2(noise.variance) * _GROUPS_PER_OCTAVE)
-    order = np.argsort(names, kind="stable")
-    starts = np.flatnonzero(np.diff(names[order], prepend=names[order][0] - 1))
+    """Join groups whose variances are within 0.1 %: the largest of them, and all their ticks."""
+    numbers = np.floor(np.log2(noise.variance) * _GROUPS_PER_OCTAVE)
+    order = np.argsort(numbers, kind="stable")
+    ascending = numbers[order]
+    # Where the number is another than before; `prepend` makes the first place one of them.
+    starts = np.flatnonzero(np.diff(ascending, prepend=ascending[0] - 1))
     variance = np.maximum.reduceat(noise.variance[order], starts)
     ticks = np.add.reduceat(noise.ticks[order], starts)
     return _Noise(read_only(variance), read_only(ticks))

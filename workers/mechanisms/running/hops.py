@@ -93,7 +93,10 @@ def decode(block: bytes) -> tuple[Entries, Longs]:
 def read(
     name: str, block: bytes, *, rows: int, hop: int, has_ages: bool, has_sums: bool
 ) -> tuple[Entries, Longs]:
-    """Decode a stored block of a ledger of `rows` rows; StateRefused if it cannot be one."""
+    """Decode the stored block `name`, of a hop of `hop` ticks and a ledger of `rows` rows.
+
+    Raise StateRefused if no such block can have these bytes.
+    """
     if block[:1] != bytes((_VERSION,)):
         raise StateRefused(
             f"stored state: block {name!r} is damaged or of another version"
@@ -121,7 +124,7 @@ def read(
 
 
 class _Level:
-    """The closed hops of `hop` ticks, as blocks, and the windows that begin at its multiples."""
+    """The closed hops of `hop` ticks, as blocks, and the windows that begin at multiples of it."""
 
     def __init__(self, hop: int) -> None:
         self.hop = hop
@@ -130,7 +133,7 @@ class _Level:
         self.hops: dict[int, bytes] = {}
 
     def begin(self, t: int) -> int:
-        """Return the begin of the earliest window after tick t, or t without windows."""
+        """Return the least b_i at tick t of the windows of this level; t without windows."""
         return min((window.begin(t) for window in self.windows), default=t)
 
 
@@ -171,12 +174,13 @@ class Hops:
 
     def add(self, t: int, entries: Entries, last: Longs) -> None:
         """Count tick t; `last` has every row's last tick with an event, t included."""
-        before = self.tick
+        tick_before = self.tick
         self.tick = t
         if len(entries.rows):
             self._keep(0, t - 1, encode(entries, _NONE))
+        # From below: a level adds up the hops of the one below.
         for height in range(1, len(self._levels)):
-            self._close(height, before, last)
+            self._close(height, tick_before, last)
 
     def leaving(self, i: int, before: int) -> Iterator[Entries]:
         """Yield what leaves window i between tick `before` and the last one counted."""
@@ -184,15 +188,21 @@ class Hops:
         hops = self._levels[self._level_of[i]].hops
         begin = window.begin(before) // window.hop
         end = window.begin(self.tick) // window.hop
-        for number in range(begin, end) if end - begin <= len(hops) else sorted(hops):
+        # After a long time without ticks there are fewer hops than numbers.
+        numbers = range(begin, end) if end - begin <= len(hops) else sorted(hops)
+        for number in numbers:
             if begin <= number < end and number in hops:
                 yield decode(hops[number])[0]
 
     def drop(self, last: Longs) -> list[Rows]:
-        """Drop the hops that nothing needs; return rows whose `last` no hop has any more."""
+        """Drop the hops that nothing needs; return rows whose `last` no hop tells any more.
+
+        The ledger must store `last` of these rows: see the module.
+        """
         undated = []
         highest = len(self._levels) - 1
         for height, level in enumerate(self._levels):
+            # The first hop still needed: by a window, or by the open hop of the level above.
             least = level.begin(self.tick) // level.hop
             if height < highest:
                 upper = self._levels[height + 1]
@@ -212,9 +222,10 @@ class Hops:
         return undated
 
     def window(self, i: int) -> Iterator[Entries]:
-        """Yield all that window i counts."""
+        """Yield the hops that together are all that window i counts; a row may be in several."""
         begin = self._windows[i].begin(self.tick)
         height = self._level_of[i]
+        # Each level continues where the closed hops of the one above end.
         for level in reversed(self._levels[: height + 1]):
             end = self.tick // level.hop * level.hop
             for number, block in level.hops.items():
@@ -222,17 +233,20 @@ class Hops:
                     yield decode(block)[0]
             begin = end
 
-    def renumbered(self, places: Longs, last: Longs) -> "Hops":
-        """Return the same for other row numbers, `places` by old row; `last` is by new row."""
-        found = Hops(self._windows, has_sums=self._has_sums, has_ages=self._has_ages)
-        found.tick = self.tick
+    def renumbered(self, new_rows: Longs, last: Longs) -> "Hops":
+        """Return these hops for a ledger whose rows have other numbers; all are yet to be stored.
+
+        `new_rows` has the new number of every old row, ascending; `last` is by new number.
+        """
+        hops = Hops(self._windows, has_sums=self._has_sums, has_ages=self._has_ages)
+        hops.tick = self.tick
         for height, level in enumerate(self._levels):
             for number, block in level.hops.items():
                 entries = decode(block)[0]
-                moved = entries._replace(rows=places[entries.rows])
+                moved = entries._replace(rows=new_rows[entries.rows])
                 ages = self._ages(height, number, moved.rows, last)
-                found._keep(height, number, encode(moved, ages))
-        return found
+                hops._keep(height, number, encode(moved, ages))
+        return hops
 
     def changed(self) -> list[tuple[str, bytes | None]]:
         """Return the blocks written and deleted (None) since the last call."""
@@ -248,9 +262,10 @@ class Hops:
         return found
 
     def restore(self, blocks: Mapping[str, bytes], rows: int, last: Longs) -> None:
-        """Read the blocks of a ledger of `rows` rows, and complete `last`, if ages are stored.
+        """Read the stored blocks, by name, of a ledger of `rows` rows.
 
-        Raise StateRefused if they are damaged.
+        If ages are stored, raise `last` (rows,) to the last tick that a hop has of each row. Raise
+        StateRefused if a block is damaged or missing.
         """
         numbers = self._restore_head(blocks)
         for name, block in blocks.items():
@@ -273,8 +288,9 @@ class Hops:
                 )
             level.hops[number] = block
             if self._has_ages:
-                at = end - ages if height else end
-                last[entries.rows] = np.maximum(last[entries.rows], at)
+                # A hop of level 0 has no ages: it is a tick.
+                last_ticks = end - ages if height else end
+                last[entries.rows] = np.maximum(last[entries.rows], last_ticks)
         for level, expected in zip(self._levels, numbers, strict=True):
             if len(level.hops) != expected:
                 raise StateRefused(
@@ -316,30 +332,33 @@ class Hops:
         self._levels[height].hops[number] = block
         self._changes[_name(height, number)] = block
 
-    def _close(self, height: int, before: int, last: Longs) -> None:
-        """Close the hops of a level that end after tick `before` and up to the last one."""
+    def _close(self, height: int, tick_before: int, last: Longs) -> None:
+        """Close the hops of a level that end after `tick_before`, up to the last tick counted.
+
+        A hop is the sum of its hops of the level below; `last` is as in `add`.
+        """
         level = self._levels[height]
         below = self._levels[height - 1]
-        first = before // level.hop
+        first = tick_before // level.hop
         end = self.tick // level.hop
         if first == end:
             return
-        times = level.hop // below.hop
+        ratio = level.hop // below.hop
         parts: dict[int, list[Entries]] = {}
         for number, block in below.hops.items():
-            if first <= number // times < end:
-                parts.setdefault(number // times, []).append(decode(block)[0])
+            if first <= number // ratio < end:
+                parts.setdefault(number // ratio, []).append(decode(block)[0])
         for number, entries in parts.items():
             total = _added_up(entries)
             ages = self._ages(height, number, total.rows, last)
             self._keep(height, number, encode(total, ages))
 
     def _ages(self, height: int, number: int, rows: Rows, last: Longs) -> Longs:
-        """Return the ages of rows in a hop, if they are kept at this level."""
+        """Return the ages of rows in a hop as in the module; none at level 0 or without `last`."""
         if not self._has_ages or not height:
             return _NONE
         end = (number + 1) * self._levels[height].hop
-        # Later events are in later hops.
+        # An event after the hop says nothing here: its own hop has its age.
         ages: Longs = end - np.minimum(last[rows], end)
         return ages
 
@@ -349,12 +368,12 @@ def _name(height: int, number: int) -> str:
 
 
 def _added_up(parts: Sequence[Entries]) -> Entries:
-    """Add up entries, in columns of all rows."""
+    """Return the sum of several entries, by row."""
     if len(parts) == 1:
         return parts[0]
-    most = 1 + max(int(part.rows[-1]) for part in parts)
-    counts = np.zeros(most, dtype=np.int64)
-    steps = np.zeros(most if len(parts[0].steps) else 0, dtype=np.int64)
+    n = 1 + max(int(part.rows[-1]) for part in parts)
+    counts = np.zeros(n, dtype=np.int64)
+    steps = np.zeros(n if len(parts[0].steps) else 0, dtype=np.int64)
     for part in parts:
         counts[part.rows] += part.counts
         if len(steps):

@@ -146,30 +146,31 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        for field, value, users in (
+        for field, value, algorithms in (
             (self.domain_from, self.domain, KNOWN),
             ("k", self.k, PICKING),
             ("kbar", self.kbar, LIMITED),
             ("size", self.size, SKETCHES),
         ):
-            if (value is None) is (self.algorithm in users):
-                state, need = (
-                    ("missing", "needs it") if value is None else ("set", "has none")
-                )
-                yield f'{field} is {state}: algorithm = "{self.algorithm}" {need}'
+            needed = self.algorithm in algorithms
+            if needed and value is None:
+                yield f'{field} is missing: algorithm = "{self.algorithm}" needs it'
+            if not needed and value is not None:
+                yield f'{field} is set: algorithm = "{self.algorithm}" has none'
         yield from self._parameter_complaints(self.algorithm)
         yield from sketch_complaints(self, "algorithm", self.algorithm)
 
 
 class MetaState(State):
-    """Counts of open and released cells. Sensitive."""
+    """Counts of open and released cells, as in the module's table. Sensitive."""
 
     def __init__(self, levels: int) -> None:
         super().__init__()
-        # (levels, capacity)
+        # (levels, capacity): a column is a row of the ledger.
         self._open = np.zeros((levels, 0), dtype=np.int64)
         self._sums = np.zeros((levels, 0), dtype=np.int64)
         self._has = np.zeros((levels, 0), dtype=np.bool_)
+        # Blocks to store: "o" or "n" (open, noisy), level, block of rows.
         self._dirty: set[tuple[str, int, int]] = set()
 
     @property
@@ -206,13 +207,13 @@ class MetaState(State):
         self._mark("n", level, rows)
 
     def forget(self, level: int) -> None:
-        """Clear a level's noisy sums: its current digit is now 0."""
+        """Clear a level's noisy sums: the digit of this level is 0 now, and names no cell."""
         self._mark("n", level, np.flatnonzero(self._has[level]))
         self._sums[level][:] = 0
         self._has[level][:] = False
 
     def shown(self) -> tuple[Rows, Longs]:
-        """Return the rows that any cell of t shows, and their sums over all levels."""
+        """Return the rows that any cell of the current tick shows, and their sums over levels."""
         n = self.ledger.n
         has = np.zeros(n, dtype=np.bool_)
         total = np.zeros(n, dtype=np.int64)
@@ -332,7 +333,11 @@ class Meta(Budgeted):
         yield from figures_of(self.algorithm)
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Bound the sums; an item that a block does not show counts as 0 in that block."""
+        """Bound the error of every sum of cells, with probability 1 - beta.
+
+        An item that a cell does not show counts as 0 in that cell. A union bound is over `values`,
+        the sums of an epoch; each adds up to `used` cells. `lost` is what sketches leave out.
+        """
         config = self.config
         name = config.algorithm
         p = config.parameters()
@@ -391,14 +396,16 @@ class Meta(Budgeted):
         state = expect_type(MetaState, state)
         drawn = expect_type(OneShotNoise, noise)
         columns = state.ledger
-        before = columns.counts.copy()
+        counts_before = columns.counts.copy()
         state.merge(contributions, add_rows=not self._known)
         state.grow()
+        # What this tick counted.
         counts = columns.counts.copy()
-        counts[: len(before)] -= before
+        counts[: len(counts_before)] -= counts_before
         level = 0
         block = t
         # At each level whose cell is complete at t: close it, with all that is counted below it.
+        # Then `counts` is the histogram of the highest of these cells.
         while block % self.radix == 0:
             state.add_open(level + 1, counts)
             counts = state.close(level + 1)
@@ -408,6 +415,7 @@ class Meta(Budgeted):
         if level + 1 < self.levels:
             state.add_open(level + 1, counts)
         if self._known:
+            # All rows: which of them have events must not matter.
             cell = Cell(columns.tags, columns.keys, counts, state.key_tags)
             present = None
         else:

@@ -39,14 +39,15 @@ C = TypeVar("C", bound=Counter)
 def counters_of_parts(
     config: HistogramConfig, rho: float, make: Callable[[float], tuple[C, ...]]
 ) -> tuple[dict[str, tuple[C, ...]], float]:
-    """Return the counters of "counts", "sums" and "totals", and what they cost, rounded up.
+    """Return the counters of "counts", "sums" and "totals", and the rho they cost, rounded up.
 
-    `make` returns counters of one noise that together cost at most its argument.
+    `make` gets the zCDP of a change by one in one count (sum, total), rounded down. It returns
+    counters, all with the same noise, that together cost at most that.
     """
     items = config.max_items
     of_sums = Fraction(0) if config.sum is None else Fraction(config.sum.share)
     of_totals = Fraction(config.total_share or 0)
-    # Shares of rho, and how many units of it an event may cost a counter of rho 1 per unit.
+    # What `init --private` has spent on choosing the bounds is paid first.
     bounds = Fraction(config.bounds_rho or 0)
     if 2 * bounds > Fraction(rho):
         raise ValueError(
@@ -56,6 +57,7 @@ def counters_of_parts(
     of_items = Fraction(items)
     if config.ranks:
         of_items = ranks_of(len(config.declared)).units(items)
+    # The share of rho, and how many times the cost of a change by one an event may cost.
     parts = {"counts": (1 - of_sums - of_totals, of_items * config.max_count**2)}
     if config.sum is not None:
         most = config.sum.steps * config.max_count
@@ -84,15 +86,18 @@ def describe_parts(
     of_sums: Mapping[str, object] | None,
     of_totals: Mapping[str, object] | None,
 ) -> dict[str, object]:
-    """Return the parameters of sums and totals, given those of their counters."""
+    """Return what sums and totals add to a mechanism's `public` parameters.
+
+    `of_sums` and `of_totals` are the parameters of their counters, None without one.
+    """
     parameters: dict[str, object] = {}
-    of = config.sum
-    if of is not None and of_sums is not None:
+    summed = config.sum
+    if summed is not None and of_sums is not None:
         parameters["sum"] = {
-            "from": str(of.from_),
-            "to": str(of.to),
-            "step": str(of.step),
-            "share": repr(of.share),
+            "from": str(summed.from_),
+            "to": str(summed.to),
+            "step": str(summed.step),
+            "share": repr(summed.share),
             "counter": of_sums,
         }
     if of_totals is not None:
@@ -111,12 +116,12 @@ def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
 
 
 def any_stream() -> NoiseStream:
-    """Return a stream whose noise nobody draws: caches are as large with any."""
+    """Return a noise stream of a known key, for measuring caches: nothing is drawn from it."""
     return NoiseKey(bytes(32)).stream(bytes(16))
 
 
 def cached_bytes(noise: object) -> int:
-    """Return the bytes a row that cached noise takes; 0 without a cache."""
+    """Return how many bytes a row the cache of some noise takes; 0 without a cache."""
     return int(getattr(noise, "bytes_per_row", 0))
 
 
@@ -130,7 +135,7 @@ class CounterMechanism(Budgeted):
         return self._counter.rho_item
 
     def noise_bytes(self, counter: Counter) -> int:
-        """Return the bytes a row that noise of a counter takes in this mechanism."""
+        """Return how many bytes a row the noise of a counter would take in this mechanism."""
         return cached_bytes(counter.columns(any_stream()))
 
     def row_bytes(self) -> RowBytes:
@@ -149,7 +154,7 @@ class CounterMechanism(Budgeted):
         return counter.curve(), self.noise_bytes(counter)
 
     def worst_variance(self, last: int) -> float:
-        """Return the largest variance of noise up to a tick, without rounding."""
+        """Return the largest variance of the noise up to tick `last`, before it is rounded."""
         curve = self._counter.curve()
         return float(curve.variance(curve.noisiest(last)[:1])[0]) - ROUNDING
 
@@ -225,16 +230,16 @@ class OnCounters(CounterMechanism):
         ledger = state.ledger
         sums = None
         totals = None
-        of = self.config.sum
+        summed = self.config.sum
         if isinstance(noise, NoiseOfParts):
-            if of is not None and self.of_sums is not None and noise.sums is not None:
-                # In the order in which rows were shown, so that columns only grow.
+            if summed and self.of_sums and noise.sums:
+                # In the order in which rows were shown: tags given to cached noise only grow.
                 order = np.argsort(ledger.shown[rows], kind="stable")
                 drawn = np.empty(len(rows), dtype=np.int64)
                 drawn[order] = noise.sums.at(t, ledger.tags[rows[order]] ^ SUM_CELLS)
-                centred = 2 * ledger.sums[rows] - of.steps * ledger.counts[rows]
+                centred = 2 * ledger.sums[rows] - summed.steps * ledger.counts[rows]
                 sums = Noisy(centred + drawn, self.of_sums.sd(t))
-            if self.of_totals is not None and noise.totals is not None:
+            if self.of_totals and noise.totals:
                 values = noise.totals.at(t, state.key_tags)
                 add_by_key(ledger.keys, ledger.counts, values)
                 totals = Noisy(values, self.of_totals.sd(t))
@@ -243,7 +248,7 @@ class OnCounters(CounterMechanism):
 
 @dataclass(frozen=True, slots=True)
 class NoiseOfParts:
-    """The noise of counts, of sums and of totals, each a counter of its own for every row."""
+    """The noise of counts, of sums and of totals: `at` draws that of counts."""
 
     counts: Noise
     sums: Noise | None
@@ -257,17 +262,18 @@ class NoiseOfParts:
         return cached_bytes(self.counts) + cached_bytes(self.sums)
 
 
-# The cells of sums: their levels have this bit, which no counter's have.
+# A row's tag with this bit flipped draws noise of its sum, independent of that of its count: the
+# bit is in the level of a noise cell, and no counter has such levels.
 SUM_CELLS = read_only(np.array([1 << 56, 0], dtype=np.uint64))
 
 
 def sd_at(counter: Counter, t: int) -> float:
-    """Return `counter.sd(t)`, computed with those of the ticks beside it."""
+    """Return `counter.sd(t)`, computed once for a block of ticks and all owner partitions."""
     ticks = tick_block(t, last_tick_of(counter.horizon))
+    # A tick outside the horizon is in no block: the counter refuses it.
     return _sds(counter, ticks)[t - ticks.start] if t in ticks else counter.sd(t)
 
 
-# A worker's owner partitions ask one by one.
 @memoized(1024)
 def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
     return tuple(map(counter.sd, ticks))

@@ -96,6 +96,7 @@ class SlidingState(State):
         self._sums = np.zeros((len(windows), 0), dtype=np.int64)
         # How many rows are shown, at rest, or yet to be tested; None: not known.
         self.alive: int | None = None
+        # Stored blocks by name, until `restored`.
         self._blocks: dict[str, bytes] = {}
 
     @property
@@ -116,7 +117,7 @@ class SlidingState(State):
 
     def count(self, t: int) -> None:
         """Count what was merged as tick t, and let what windows no longer cover leave them."""
-        before = self.hops.tick
+        tick_before = self.hops.tick
         entries = self._take_merged()
         last = _NONE
         if self._discovers:
@@ -125,8 +126,9 @@ class SlidingState(State):
         self.hops.add(t, entries, last)
         for i in range(len(self._windows)):
             self._add(i, entries, 1)
-            for leaving in self.hops.leaving(i, before):
+            for leaving in self.hops.leaving(i, tick_before):
                 self._add(i, leaving, -1)
+        # The ledger stores `last` of rows whose hops are gone: see `hops`.
         self.ledger.dated += self.hops.drop(last)
 
     def changed(self) -> list[tuple[str, bytes | None]]:
@@ -154,24 +156,27 @@ class SlidingState(State):
                 self._add(i, entries, 1)
 
     def compacted(self, rows: Rows) -> "SlidingState":
-        """Return a state of some rows alone, ascending: all others in no window, and forgotten."""
+        """Return a state of these rows alone, ascending; the others are in no window."""
         compact = SlidingState(
             self._windows, has_sums=self._has_sums, discovers=self._discovers
         )
         ledger = self.ledger
-        places = np.full(ledger.n, -1, dtype=np.int64)
-        places[rows] = np.arange(len(rows))
+        new_rows = np.full(ledger.n, -1, dtype=np.int64)
+        new_rows[rows] = np.arange(len(rows))
         compact.ledger = ledger.selected(rows)
         compact.key_tags = self.key_tags
         last = compact.ledger.last if self._discovers else _NONE
-        compact.hops = self.hops.renumbered(places, last)
+        compact.hops = self.hops.renumbered(new_rows, last)
         compact._counts = self._counts.take(rows, axis=1)
         if self._has_sums:
             compact._sums = self._sums.take(rows, axis=1)
         return compact
 
     def _take_merged(self) -> Entries:
-        """Return what was merged since the last call; the ledger's counts and sums are 0 again."""
+        """Return what was merged since the last call, and set the ledger's counts and sums to 0.
+
+        The ledger adds up one tick here; windows are counted in this state.
+        """
         ledger = self.ledger
         counts = ledger.counts
         rows = _distinct(ledger.touched, counts)
@@ -201,15 +206,20 @@ class SlidingState(State):
 
 
 def _distinct(merged: list[Rows], counts: Longs) -> Rows:
-    """Return the rows in any of these, ascending, which are those with a count."""
+    """Return the rows in any of `merged`, ascending; no other row has a count."""
     number = sum(map(len, merged))
+    # Many rows: looking through all counts is faster than sorting.
     if 8 * number > len(counts):
         return np.flatnonzero(counts)
     return np.unique(np.concatenate([_NONE, *merged]))
 
 
 class _ShownColumns:
-    """Noise of the rows that are shown, which leave and return: columns of all that were."""
+    """A cache of the noise of sums, for the rows that are shown.
+
+    Rows leave and return, while the tags given to `LineColumns` only grow: so it has columns of all
+    rows that were shown since `_begin`.
+    """
 
     def __init__(self, counters: Counters, stream: NoiseStream) -> None:
         self._counters = counters
@@ -219,8 +229,8 @@ class _ShownColumns:
     def _begin(self) -> None:
         """Forget all columns, when most of their rows are no longer shown."""
         self._columns = LineColumns(self._counters, self._stream)
+        # The rows of the columns; and, by row, its place among them, or -1.
         self._rows = _NONE
-        # By row; -1: not among the columns.
         self._places = np.empty(0, dtype=np.int64)
 
     def at(self, t: int, tags: Tags, rows: Rows) -> list[Longs]:
@@ -281,7 +291,7 @@ class WindowNoise:
         return self._counts.at(t, state.ledger.tags)
 
     def sums(self, t: int, ledger: Ledger, rows: Rows) -> list[Longs]:
-        """Return the noise of the sums of some rows, of a histogram with sums."""
+        """Return by window the noise of the sums of `rows`; only of a histogram with sums."""
         self._follow(ledger)
         return self._sums.at(t, ledger.tags, rows)
 
@@ -331,7 +341,7 @@ class Sliding(Budgeted):
         self._threshold = self._thresholds[self._longest]
 
     def _lines(self, rho_item: float) -> Counters:
-        """Return the counters of all windows, at a cost of rho_item together."""
+        """Return a counter for each window; together they cost at most rho_item a unit change."""
         windows = self.config.window_ticks
         hops = self.config.hops
         if self.config.ranks:
@@ -444,6 +454,7 @@ class Sliding(Budgeted):
     ) -> Rows:
         """Return the rows printed at tick t, after all tests of hidden ones."""
         ledger = state.ledger
+        # First: a label that is back is shown then, and not tested.
         self._show_watched(state, t, drawn)
         shown = ledger.shown_for(t)
         left = ledger.left
@@ -454,21 +465,22 @@ class Sliding(Budgeted):
             assert threshold is not None, "of an unknown domain"
             since = t - self.memory_of(i)
             mark_passed(state.counts(i), noise, last, since, threshold, passed)
+        # For the kernel to fill: rows that passed and were hidden, and all printed rows.
         new = np.empty(ledger.n, dtype=np.int64)
         rows = np.empty(ledger.n, dtype=np.int64)
         rested = self._rested(t)
         forgotten = t - self._most_memory
-        fresh, printed, state.alive = find_printed(
+        newly_shown, printed, state.alive = find_printed(
             passed, shown, left, last, rested, forgotten, new, rows
         )
-        if fresh:
-            ledger.mark_returned(new[:fresh].copy(), t)
+        if newly_shown:
+            ledger.mark_returned(new[:newly_shown].copy(), t)
         return rows[:printed].copy()
 
     def _show_watched(
         self, state: SlidingState, t: int, drawn: tuple[Longs, ...]
     ) -> None:
-        """Show the labels again that left in the last D ticks and have a count above its bar."""
+        """Show watched labels again whose noisy count in a window is above that window's bar."""
         ledger = state.ledger
         rows = np.flatnonzero(ledger.left >= max(1, t - self.watched))
         if not len(rows):
@@ -480,7 +492,10 @@ class Sliding(Budgeted):
             ledger.mark_returned(rows[is_back], t)
 
     def _rested(self, t: int) -> int:
-        """Return the first tick such that labels that left at it or later are not tested at t."""
+        """Return the first tick of the last D + K: labels that left since then are not tested at t.
+
+        They are watched or at rest. At least 1: 0 says that a label did not leave.
+        """
         return max(1, t - self.watched - self.rest)
 
     @property
@@ -502,14 +517,14 @@ class Sliding(Budgeted):
         self, state: SlidingState, t: int, rows: Rows, drawn: WindowNoise
     ) -> list[Noisy | None]:
         """Return by window the noisy sums of rows, as `Release.sums` has them."""
-        of = self.config.sum
-        if of is None:
+        summed = self.config.sum
+        if summed is None:
             return [None] * len(self.windows)
-        found: list[Noisy | None] = []
+        of_windows: list[Noisy | None] = []
         for i, noise in enumerate(drawn.sums(t, state.ledger, rows)):
-            centred = 2 * state.sums(i)[rows] - of.steps * state.counts(i)[rows]
-            found.append(Noisy(centred + noise, sd_at(self.sum_windows[i], t)))
-        return found
+            centred = 2 * state.sums(i)[rows] - summed.steps * state.counts(i)[rows]
+            of_windows.append(Noisy(centred + noise, sd_at(self.sum_windows[i], t)))
+        return of_windows
 
     def _totals(
         self, state: SlidingState, t: int, drawn: WindowNoise
@@ -517,12 +532,12 @@ class Sliding(Budgeted):
         """Return by window the noisy total of every stream key, as in `Release.totals`."""
         if not self.total_windows:
             return [None] * len(self.windows)
-        found: list[Noisy | None] = []
+        of_windows: list[Noisy | None] = []
         for i, noise in enumerate(drawn.totals(t, state.key_tags)):
             values = noise.copy()
             add_by_key(state.ledger.keys, state.counts(i), values)
-            found.append(Noisy(values, sd_at(self.total_windows[i], t)))
-        return found
+            of_windows.append(Noisy(values, sd_at(self.total_windows[i], t)))
+        return of_windows
 
     def curve(self, last: int) -> Curve:
         return self._line.curve()
@@ -573,7 +588,7 @@ class Sliding(Budgeted):
 
 
 def _shared(windows: Counters) -> dict[str, object]:
-    """Return the parameters of counters, all but those of a single window."""
-    own = ("window", "hop")
+    """Return the public parameters that the counters of all windows share."""
+    of_one = ("window", "hop")
     public = windows[0].public()
-    return {name: value for name, value in public.items() if name not in own}
+    return {name: value for name, value in public.items() if name not in of_one}

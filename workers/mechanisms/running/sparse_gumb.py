@@ -103,10 +103,14 @@ _BLOCK_NAME = re.compile("m[0-9a-f]{8}")
 
 
 class SparseState(State):
-    """The chosen items of every stream key. Not sensitive: snapshots reveal all of it."""
+    """The chosen items of every stream key, beside the ledger.
+
+    They are not sensitive, as the ledger is: snapshots reveal them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        # By stream key: places in the domain, in the order picked; and how many switches it used.
         self.chosen: dict[int, tuple[int, ...]] = {}
         self.used: dict[int, int] = {}
         self._changed: set[int] = set()
@@ -151,7 +155,7 @@ class SparseNoise:
         self._counter = counter
         self._test = mechanism._test_table
         self._threshold = mechanism._threshold_table
-        # Where state grows, so does the time to draw a tick from nothing.
+        # A counter whose cache grows takes ever longer to draw a tick without it.
         self._columns = counter.columns(stream) if counter.grows else None
 
     def at(self, t: int, tags: Tags) -> Longs:
@@ -172,7 +176,7 @@ class SparseNoise:
         return int(self._threshold.values(self._stream, (THRESHOLD, used), key_tag)[0])
 
     def picks(self, key_tag: Tags, choice: int, k: int) -> list[tuple[int, int]]:
-        """Return k words, one for each pick of a choice."""
+        """Return k random words of 128 bits, as halves, for the picks of choice n = `choice`."""
         words = (
             self._stream.words(key_tag, (PICK | i, choice))[0].tolist()
             for i in range(k)
@@ -350,7 +354,7 @@ class SparseGumb(CounterMechanism):
     def carry(
         self, last: State, t: int, noise: Noise, state: State, keys: Codes
     ) -> Rows:
-        """Begin with the items chosen last; they take the place of the choice at tick 1."""
+        """Begin with the items chosen last: tick 1 then chooses none for these stream keys."""
         before = expect_type(SparseState, last)
         begun = expect_type(SparseState, state)
         for key, chosen in before.chosen.items():
@@ -377,19 +381,19 @@ class SparseGumb(CounterMechanism):
             if key in state.chosen and state.used[key] < s
         ]
         if testing:
-            # By stream key: the least published count inside, and the largest noisy count outside.
+            # By stream key: m, the least published count inside, and the largest count + Y outside.
             inside = self._counts(state, t, testing, noise).min(axis=1).tolist()
-            outside = (columns.counts + noise.test(t, columns.tags)).reshape(
-                counts.shape
-            )[testing]
+            tested = columns.counts + noise.test(t, columns.tags)
+            outside = tested.reshape(counts.shape)[testing]
             chosen = np.array([state.chosen[key] for key in testing])
             np.put_along_axis(outside, chosen, np.iinfo(np.int64).min, axis=1)
             highest = outside.max(axis=1).tolist()
             for key, least, most in zip(testing, inside, highest, strict=True):
                 used = state.used[key]
-                drawn = noise.threshold(state.key_tags[key : key + 1], used)
-                if most > least + self.eta(t) + drawn:
+                z = noise.threshold(state.key_tags[key : key + 1], used)
+                if most > least + self.eta(t) + z:
                     self._choose(state, key, counts[key], used + 1, noise)
+        # At tick 1, and at the first of a stream key that comes later.
         for key in range(len(counts)):
             if key not in state.chosen:
                 self._choose(state, key, counts[key], 0, noise)
@@ -401,7 +405,10 @@ class SparseGumb(CounterMechanism):
     def _choose(
         self, state: SparseState, key: int, counts: Longs, used: int, noise: SparseNoise
     ) -> None:
-        """Choose k items of a stream key, which has then `used` switches."""
+        """Choose k items of a stream key by the exponential mechanism; `used` switches then are.
+
+        `counts` (d,) are the exact ones of its domain.
+        """
         k = self.config.top_k
         words = noise.picks(state.key_tags[key : key + 1], used, k)
         state.choose(
@@ -409,7 +416,10 @@ class SparseGumb(CounterMechanism):
         )
 
     def _rows(self, state: SparseState, keys: Sequence[int]) -> Longs:
-        """Return the chosen rows, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
+        """Return the ledger rows of the chosen items, (keys, k), in the order picked.
+
+        Stream key i has the rows i d .. (i + 1) d - 1, d the size of the domain.
+        """
         chosen = [state.chosen[key] for key in keys]
         places = np.array(chosen, dtype=np.int64).reshape(len(keys), self.config.top_k)
         return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
@@ -417,14 +427,14 @@ class SparseGumb(CounterMechanism):
     def _counts(
         self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise
     ) -> Longs:
-        """Return the noisy counts of the chosen items, (keys, k)."""
+        """Return the noisy counts of the chosen items at tick t, (keys, k)."""
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
         noisy: Longs = state.ledger.counts[rows] + drawn
         return noisy
 
     def _tv(self) -> float:
-        """Return the distance from their laws of all samples that an event may change."""
+        """Bound the total variation of the samplers: of all samples whose law an event changes."""
         config = self.config
         d = len(self._domain)
         tests = min(config.max_items, d) * (config.horizon_ticks or LONGEST_HORIZON)

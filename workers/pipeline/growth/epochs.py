@@ -39,13 +39,10 @@ def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
         behind = (grid.start_ms - begin_ms) % epoch_ms
         if behind % common:
             return None
-        # Chinese remainder theorem: `pow` with -1 is the inverse of the step modulo the epoch.
-        # `begin_ms` moves in steps, which keeps the epochs of earlier grids.
-        begin_ms += step * (
-            behind
-            // common
-            * pow(step // common, -1, epoch_ms // common)
-            % (epoch_ms // common)
-        )
+        # Chinese remainder theorem: the number of steps with steps * step = behind, modulo the
+        # epoch; `pow` with -1 is an inverse. Whole steps keep the epochs of earlier grids.
+        modulus = epoch_ms // common
+        steps = behind // common * pow(step // common, -1, modulus) % modulus
+        begin_ms += step * steps
         step = step // common * epoch_ms
     return begin_ms

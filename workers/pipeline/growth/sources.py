@@ -46,7 +46,8 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
 class Place(msgspec.Struct, frozen=True):
     """A counted partition: its number among the sources, and the topic and partition that it is.
 
-    `watermark`, ms, is where one that joined later begins: it closes no tick before.
+    `watermark`, ms, is where one that joined later begins: it closes no tick before. `log` is its
+    topic and partition.
     """
 
     number: int
@@ -84,13 +85,15 @@ class Sources(msgspec.Struct, frozen=True):
     def __iter__(self) -> Iterator[Place]:
         topics = {topic.name: topic for topic in self.topics}
         counts = dict.fromkeys(topics, 0)
+        # The partitions of the first commit as if they had joined one topic after another.
         first = (Joined(topic.name, topic.partitions, None) for topic in self.first)
         number = 0
-        for each in (*first, *self.joined):
-            for partition in range(counts[each.topic], each.partitions):
-                yield Place(number, topics[each.topic], partition, each.watermark)
+        for growth in (*first, *self.joined):
+            topic = topics[growth.topic]
+            for partition in range(counts[topic.name], growth.partitions):
+                yield Place(number, topic, partition, growth.watermark)
                 number += 1
-            counts[each.topic] = each.partitions
+            counts[topic.name] = growth.partitions
 
     @property
     def first_count(self) -> int:
@@ -121,10 +124,11 @@ class Sources(msgspec.Struct, frozen=True):
         `watermark` and `users_from` are stored with the new growth, as `Joined` describes.
         """
         counted = {topic.name: topic.partitions for topic in self.topics}
-        more = (
-            one for one in now if one.partitions > counted.get(one.name, one.partitions)
+        new = tuple(
+            Joined(topic.name, topic.partitions, watermark, users_from)
+            for topic in now
+            if topic.partitions > counted.get(topic.name, topic.partitions)
         )
-        new = (Joined(one.name, one.partitions, watermark, users_from) for one in more)
         return *self.joined, *new
 
     @property
@@ -162,11 +166,13 @@ VERSION = 1
 
 
 class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """Progress of one partition; stored with every commit. Sensitive: its offset counts events.
+    """Progress of one source partition or origin, stored with every commit.
 
-    `sources` is how many there were at first, `topic_id` of this one's topic, `state_id` of the
-    state topic when its first record was written. `joined`, in number
-    0's only, is how the topics have grown since; `owners`, in stage 1's, those that it knows.
+    `offset` is where reading resumes. `sources` is how many partitions there were at first.
+    `topic_id` is the broker's id of this one's topic, `state_id` that of the state topic when its
+    first record was written. `joined`, in partition 0's progress only, is how the topics have grown
+    since; `owners`, in stage 1's only, the owner partitions that it knows of. Sensitive: the offset
+    counts events.
     """
 
     version: int
@@ -184,44 +190,48 @@ def decode_sources(value: bytes) -> tuple[SourceTopic, ...]:
     return decode_stored(_DECODER, value, "the stored set of topics").topics
 
 
-def refuse_other_set(now: Sequence[SourceTopic], then: Sequence[SourceTopic]) -> None:
-    """Raise StateRefused if topics are others than the state's, or have fewer partitions."""
-    of_then = {topic.name: topic for topic in then}
-    names = [topic.name for topic in now]
-    if names != [topic.name for topic in then]:
+def refuse_other_set(
+    topics: Sequence[SourceTopic], stored: Sequence[SourceTopic]
+) -> None:
+    """Raise StateRefused if `topics` are others than the state's, or have fewer partitions."""
+    names = [topic.name for topic in topics]
+    stored_names = [topic.name for topic in stored]
+    if names != stored_names:
         raise StateRefused(
-            f"the events topics are {', '.join(names)}; the state was made with {', '.join(of_then)}: another set of "
+            f"the events topics are {', '.join(names)}; the state was made with {', '.join(stored_names)}: another set of "
             f"topics takes {_NEW_NAME}"
         )
-    for topic in now:
-        refuse_other_topic(
-            topic, of_then[topic.name].partitions, of_then[topic.name].id
-        )
+    for topic, before in zip(topics, stored, strict=True):
+        refuse_other_topic(topic, before.partitions, before.id)
 
 
-def refuse_other_count(topic: str, now: int, then: int) -> None:
-    """Raise StateRefused if a topic's partition count differs from the state's.
+def refuse_other_count(topic: str, partitions: int, stored: int) -> None:
+    """Raise StateRefused if a topic's number of partitions is another than the state's, `stored`.
 
     The worker's own topics may not change it: the count decides where everything lies.
     """
-    if now != then:
+    if partitions != stored:
         raise StateRefused(
-            f"{topic} has {now} partitions; the state was made with {then}: "
+            f"{topic} has {partitions} partitions; the state was made with {stored}: "
             f"a changed partition count needs {_NEW_NAME}"
         )
 
 
-def refuse_other_topic(now: SourceTopic, partitions: int, topic_id: str | None) -> None:
+def refuse_other_topic(
+    topic: SourceTopic, stored_partitions: int, stored_id: str | None
+) -> None:
     """Raise StateRefused if a topic has another id than the state's, or fewer partitions.
 
     Another id means that it was deleted and created again, so stored offsets mean other events.
     """
-    if now.partitions < partitions:
-        refuse_other_count(f"the events topic {now.name}", now.partitions, partitions)
-    if now.id != topic_id:
-        if topic_id in (None, ZERO_ID):
-            refuse_without_ids(f"the state of {now.name}")
+    if topic.partitions < stored_partitions:
+        refuse_other_count(
+            f"the events topic {topic.name}", topic.partitions, stored_partitions
+        )
+    if topic.id != stored_id:
+        if stored_id in (None, ZERO_ID):
+            refuse_without_ids(f"the state of {topic.name}")
         raise StateRefused(
-            f"the events topic {now.name} was deleted and created again since the state was written: "
+            f"the events topic {topic.name} was deleted and created again since the state was written: "
             f"its offsets mean other events now; take {_NEW_NAME}"
         )

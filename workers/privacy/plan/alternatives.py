@@ -69,7 +69,11 @@ Assumed = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The histogram that others are compared with; `items` and `beta` are of error bounds."""
+    """The histogram that others are compared with.
+
+    `domain` are its declared labels, if any. Error bounds are for `items` labels, and fail with
+    probability `beta`.
+    """
 
     config: HistogramConfig
     unit: str
@@ -87,7 +91,11 @@ def alternatives(
     items: int,
     beta: float,
 ) -> Iterator[Alternative]:
-    """Yield the mechanism in use first, then others; `config` has D0 in `max_items`."""
+    """Yield the mechanism in use first, then others at the same budget.
+
+    `config` has D0 in `max_items`, `noise` is that of its mechanism. Error bounds are for `items`
+    labels and fail with probability `beta`.
+    """
     domain = tuple(getattr(config, "domain", None) or ())
     case = _Case(config, unit, domain, noise, items, beta)
     yield _row(case, config, {}, mechanism)
@@ -111,14 +119,13 @@ def _beside_never(case: _Case) -> Iterator[Alternative]:
     """
     config = case.config
     longest = max(config.windows)
-    epochs: Assumed = {"horizon": format_duration(longest)}
-    since = structs.replace(
+    with_epochs = structs.replace(
         config,
         horizon=longest // config.tick_ms,
         windows=(),
         hop=None,
     )
-    yield _built(case, since, epochs)
+    yield _built(case, with_epochs, {"horizon": format_duration(longest)})
     for name, kind in MECHANISMS.items():
         if kind.about.never and name != config.mechanism:
             yield _alternative(case, name, {"horizon": "never"})
@@ -236,11 +243,12 @@ def _counters(
 ) -> Iterator[CounterChoice]:
     """Yield the counters for running counts, each with its noise relative to that in use."""
     ticks = config.horizon_ticks
-    own = (config.counter, config.radix or KINDS[config.counter].radixes(ticks)[0])
+    in_use = (config.counter, config.radix or KINDS[config.counter].radixes(ticks)[0])
     choices = [(name, radix) for name in KINDS for radix in KINDS[name].radixes(ticks)]
-    for name, radix in dict.fromkeys([own, *choices]):
+    for name, radix in dict.fromkeys([in_use, *choices]):
         kind = KINDS[name]
-        choice = CounterChoice(counter=name, radix=radix, chosen=(name, radix) == own)
+        chosen = (name, radix) == in_use
+        choice = CounterChoice(counter=name, radix=radix, chosen=chosen)
         if reason := _why_not(kind, config):
             choice = structs.replace(choice, possible=False, reason=reason)
         if choice.chosen:
@@ -248,6 +256,7 @@ def _counters(
             rms = noise.rms_sd
             bytes_per_row = mechanism.row_bytes().noise
         elif kind.is_beyond(ticks):
+            # It cannot be made, so only the reason is stated.
             yield choice
             continue
         elif other := mechanism.other_counter(name, radix):
@@ -306,17 +315,17 @@ def _intervals(
     config: HistogramConfig, mechanism: Mechanism, first_error: float
 ) -> Iterator[CounterChoice]:
     """Yield other counters of a mechanism that answers queries, with their first error bound."""
-    own = (config.counter, config.radix)
+    in_use = (config.counter, config.radix)
     others = [(kind, None) for kind in kinds_of(config.about)]
-    for kind, radix in dict.fromkeys([own, *others]):
+    for kind, radix in dict.fromkeys([in_use, *others]):
         other = mechanism
-        if (kind, radix) != own:
+        if (kind, radix) != in_use:
             other = build(structs.replace(config, counter=kind, radix=radix))
         error = other.first_error() or 0.0
         yield CounterChoice(
             counter=kind,
             radix=radix,
-            chosen=(kind, radix) == own,
+            chosen=(kind, radix) == in_use,
             error=error,
             times_worst=error / first_error,
         )
@@ -379,17 +388,16 @@ def _end_rows(
 
 def _best_end(rows: Sequence[EndChoice]) -> EndChoice | None:
     """Return the row to recommend, by the rule in the module's docstring; None: not worth it."""
-    none = next((row for row in rows if row.end_share is None), None)
-    if none is None:
+    without = next((row for row in rows if row.end_share is None), None)
+    if without is None:
         return None
-    most = none.worst_sd * math.nextafter(float(_WORST_RATIO_MAX), 2)
+    most = without.worst_sd * math.nextafter(float(_WORST_RATIO_MAX), 2)
     near = [row for row in rows if row.end_share is not None and row.worst_sd <= most]
+    # A larger share has less noise at the last tick.
     best = min(near, key=lambda row: row.last_sd, default=None)
-    return (
-        best
-        if best is not None and best.last_sd <= _WORTHWHILE * none.last_sd
-        else None
-    )
+    if best is None or best.last_sd > _WORTHWHILE * without.last_sd:
+        return None
+    return best
 
 
 def advice(
@@ -491,12 +499,12 @@ def _advise_counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
 
 def _advise_end(ends: Sequence[EndChoice]) -> Iterator[str]:
     """Yield a sentence on the recommended `end_share`, if none is set."""
-    own = next((row for row in ends if row.chosen and row.end_share is None), None)
-    named = next((row for row in ends if row.recommended), None)
-    if own is not None and named is not None:
+    unset = next((row for row in ends if row.chosen and row.end_share is None), None)
+    best = next((row for row in ends if row.recommended), None)
+    if unset is not None and best is not None:
         yield (
-            f"If you keep only the last counts of an epoch: end_share = {named.end_share} would give the last tick "
-            f"{100 * named.last_sd / own.last_sd:.0f} % of its noise, and the worst tick {100 * named.worst_sd / own.worst_sd:.0f} %."
+            f"If you keep only the last counts of an epoch: end_share = {best.end_share} would give the last tick "
+            f"{100 * best.last_sd / unset.last_sd:.0f} % of its noise, and the worst tick {100 * best.worst_sd / unset.worst_sd:.0f} %."
         )
 
 
@@ -574,6 +582,7 @@ def _advise_tick(
     running = [row for row in _plain(others) if row.possible and row.worst_sd]
     yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
     if running and running[0].worst_sd:
+        # The noise of n ticks added up grows with sqrt(n).
         ticks = (running[0].worst_sd / noise.worst_sd) ** 2
         if ticks < noise.ticks_looked_at:
             yield f"For sums over more than {ticks:,.0f} ticks the running counts of {running[0].mechanism} have less noise."

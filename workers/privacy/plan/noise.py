@@ -32,14 +32,17 @@ from workers.privacy.model import Bucket, Change, Noise, Thresholds, Tick
 
 
 def alternatives_to(name: str) -> list[str]:
-    """Return the mechanisms for the same or a similar question, this one included."""
-    own = MECHANISMS[name].about
+    """Return the mechanisms for the same or a similar question as `name`'s, that one included.
+
+    Those of the family "labels" have no other of their own.
+    """
+    about = MECHANISMS[name].about
     same = [
         other
         for other, config in MECHANISMS.items()
-        if config.about.family == own.family != "labels"
+        if config.about.family == about.family != "labels"
     ]
-    return [*same, *own.beside]
+    return [*same, *about.beside]
 
 
 YEAR_MS = 365 * 86_400_000
@@ -192,6 +195,7 @@ def thresholds_of(
         noisiest: NDArray[np.int64] = variance.noisiest(last)[: _EVERY_TICK // 8]
         even = np.linspace(1, last // every, _EVERY_TICK // 4).astype(np.int64) * every
         shown = np.array([tick.tick for tick in noise.ticks], dtype=np.int64)
+        # The ticks of tests at or before these.
         near = np.maximum(np.concatenate((noisiest, shown)) // every * every, every)
         ticks = np.unique(np.concatenate((near, even))).tolist()
     pairs = [
@@ -200,18 +204,18 @@ def thresholds_of(
         if (value := mechanism.threshold(tick)) is not None
     ]
     most, tick = max(pairs, key=lambda pair: (pair[0], -pair[1]))
-    values, at = (
+    values, decided_at = (
         np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True)
     )
     about = mechanism.about
-    # Use the deciding noise: blocks decide separately, and a bar has its own noise.
+    # The noise that decides: of one block, where blocks decide separately; a bar has its own.
+    if mechanism.blocks():
+        decided_at = np.ones_like(decided_at)
+    deciding = np.sqrt(variance.variance(decided_at))
+    if about.rule == "bar":
+        deciding = deciding * math.sqrt(2)
     # A count passes with probability 95 % if it is above the threshold by 1.645 sd of its noise.
-    deciding = np.sqrt(
-        variance.variance(np.ones_like(at) if mechanism.blocks() else at)
-    )
-    needed = values + NORMAL_ONE_SIDE_95 * (
-        deciding * (math.sqrt(2) if about.rule == "bar" else 1.0)
-    )
+    needed = values + NORMAL_ONE_SIDE_95 * deciding
     return Thresholds(
         meaning=about.shown,
         least=float(min(pairs)[0]),
@@ -250,7 +254,8 @@ def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
     begins = np.cumsum([0, *map(len, ticks[:-1])])
     # In one call: numpy's cost is a call's, not an element's.
     sds = np.sqrt(variance.variance(np.concatenate(ticks)))
-    least, most = (of.reduceat(sds, begins).tolist() for of in (np.minimum, np.maximum))
+    least = np.minimum.reduceat(sds, begins).tolist()
+    most = np.maximum.reduceat(sds, begins).tolist()
     columns = zip(firsts, lasts, least, most, strict=True)
     return tuple(
         Bucket(first=i, last=j, least=low, most=high) for i, j, low, high in columns

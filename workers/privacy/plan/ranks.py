@@ -38,6 +38,7 @@ def rank_choices(config: HistogramConfig, unit: str) -> tuple[RankChoice, ...]:
 
 
 def _choice(config: HistogramConfig, purpose: str, unit: str) -> RankChoice:
+    """Return the errors with `for` = `purpose`; ValueError if these settings do not allow it."""
     mechanism = build(structs.replace(config, for_=purpose), unit)
     ranked = purpose == "quantiles"
     buckets = len(config.declared)

@@ -45,18 +45,19 @@ def sum_plan(numbers: Sum, rho: float, counts: Sds, sums: Sds) -> SumPlan:
     )
 
 
-def _mean_error(of: Sum, sd: float, of_sums: float, count: int) -> MeanError:
+def _mean_error(numbers: Sum, sd: float, of_sums: float, count: int) -> MeanError:
     """Return half the 95 % interval of a mean of `count` events, at most half the range.
 
     `sd` and `of_sums` are the noise of counts and of centred sums; to first order in the noise.
     """
-    half = float(of.step) / 2
-    most = float(of.to - of.from_) / 2
+    half = float(numbers.step) / 2
+    most = float(numbers.to - numbers.from_) / 2
 
     def width(theta: float) -> float:
+        """Return it for a mean of m + h theta."""
         return min(most, half * NORMAL_95 * math.hypot(of_sums, theta * sd) / count)
 
-    return MeanError(count=count, middle=width(0.0), end=width(float(of.steps)))
+    return MeanError(count=count, middle=width(0.0), end=width(float(numbers.steps)))
 
 
 def all_items_plan(config: HistogramConfig, rho: float, totals: Sds) -> AllItems:

@@ -74,8 +74,9 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
     at the end of the epoch.
     """
     step = -(-len(buckets) // _COLUMNS)
-    runs = (buckets[at : at + step] for at in range(0, len(buckets) - 1, step))
+    runs = (buckets[i : i + step] for i in range(0, len(buckets) - 1, step))
     most = [max(bucket.most for bucket in run) for run in runs]
+    # Of the last bucket the least sd: an `end_share` lowers that of the last tick.
     shares = [value / top for value in (*most, buckets[-1].least)]
     if unicode:
         return "".join(_EIGHTHS[max(1, round(8 * share))] for share in shares)
@@ -393,11 +394,11 @@ def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
             "independent noise would leave):"
         )
         columns = ("window", "ticks", "least", "most", "rms", "last tick", "apart")
-        sds = []
+        rows = []
         for row in noise.windows:
-            own = row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd
-            sds.append((format_duration(row.ms), f"{row.ticks:,}", *map(_number, own)))
-        say.table(columns, sds, left=())
+            sds = row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd
+            rows.append((format_duration(row.ms), f"{row.ticks:,}", *map(_number, sds)))
+        say.table(columns, rows, left=())
     thresholds = plan.thresholds
     if thresholds is not None:
         distance = MECHANISMS[plan.mechanism].about.rule == "bar"
@@ -658,7 +659,7 @@ def adding_up(total: Total) -> Iterator[str]:
 
 
 def _number(value: float | None) -> str:
-    """Return a number to four digits, or whole from 10,000 on; "" for None."""
+    """Return a number to four significant digits, or whole from 10,000 on; "" for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
