@@ -426,7 +426,14 @@ def create(admin: AdminClient, topic: NewTopic) -> None:
     )
 
 
-ENDS = ("contributions", "contribute-state", "release-state", "rejects", "products")
+ENDS = (
+    "contributions",
+    "contribute-state",
+    "release-state",
+    "rejects",
+    "products",
+    "budget",
+)
 
 
 def test_topics_shows_creates_once_and_is_content_after_that(

@@ -98,6 +98,7 @@ class PlainProducer:
         partition: int = -1,
         timestamp: int = 0,
         headers: Headers = (),
+        on_delivery: Callable[[None, None], None] | None = None,
     ) -> None:
         broker = self._network.broker
         if partition < 0:
@@ -105,6 +106,8 @@ class PlainProducer:
         time_ms = timestamp or self._network.loop.now_ms
         record = Record(0, key, value, headers, time_ms, committed=True)
         broker.logs[topic, partition].append(record)
+        if on_delivery is not None:
+            on_delivery(None, None)
 
     def poll(self, timeout: float) -> int:
         return 0

@@ -114,6 +114,8 @@ class Process(Actor):
             shard.closed = True
         while not all(actor.ended for actor in self._shards):
             self.park(PAUSE_S)
+        # In place of its thread.
+        factory.budget.write(PAUSE_S)
         for failure in failures:
             again = isinstance(failure, CopyFailed | SourcesGrown)
             if not again and not unreachable(failure):

@@ -32,7 +32,14 @@ from workers.pipeline.histogram import Histogram
 from workers.runtime.errors import SettingsError, StateRefused
 
 ZERO = Uuid(0, 0)
-INNER = ("contributions", "contribute-state", "release-state", "rejects", "products")
+INNER = (
+    "contributions",
+    "contribute-state",
+    "release-state",
+    "rejects",
+    "products",
+    "budget",
+)
 NAMES = ("orders", *(f"orders.{part}" for part in INNER))
 PATHS: dict[str, list[str]] = {
     "run": ["run"],

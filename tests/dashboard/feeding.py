@@ -21,6 +21,12 @@ from workers.kafka.clients import Connection, EmbeddedCluster
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.durations import parse_duration
 from workers.pipeline.snapshots import Numeric
+from workers.privacy.public import (
+    PublicBudget,
+    PublicCeiling,
+    PublicGeneration,
+    PublicTotal,
+)
 
 Document = dict[str, Any]
 
@@ -127,6 +133,26 @@ def reads(running: Background) -> None:
     """Wait until the history, and so memory too, has everything."""
     store = running.dashboard.store
     until(lambda: store.state == {"state": "live"}, "all is read", PATIENCE_S)
+
+
+def public_budget(worker: str = "orders", left_days: int | None = 41) -> PublicBudget:
+    """What a worker tells readers under a ceiling; `left_days` None: it may run without end."""
+    day_ms = 86_400_000
+    newest = START_MS // day_ms * day_ms
+    until = None if left_days is None else newest + left_days * day_ms
+    generations = tuple(
+        PublicGeneration(name, 1, "running", 1.0, 1e-9, 4, endless=False)
+        for name in ("products", "regions")
+    )
+    return PublicBudget(
+        worker=worker,
+        unit="user",
+        neighbours="content",
+        newest=newest,
+        histograms=generations,
+        total=PublicTotal(2.2, 8e-9),
+        ceiling=PublicCeiling(6.0, 1e-6, "90d", 2.1, until),
+    )
 
 
 class Moment:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import orjson
 import pytest
 from aiohttp import ClientResponse
@@ -20,6 +21,7 @@ from tests.dashboard.feeding import (
     PATIENCE_S,
     START_MS,
     message,
+    public_budget,
     reader_settings,
     seen,
     sliding,
@@ -113,6 +115,20 @@ async def test_histograms_and_snapshots_are_answered_as_json() -> None:
         body = await (await http.get("/api/snapshots?histogram=maximum&key=s1")).json()
         [query] = body["snapshots"]
         assert (query["query"], query["value"], query["sd"]) == ("max", 70, None)
+
+
+@on_a_loop
+async def test_how_long_the_board_may_run_is_counted_from_its_newest_tick() -> None:
+    hub = filled()
+    async with client(hub) as http:
+        assert (await (await http.get("/api/histograms")).json())["budget"] is None
+        hub.budget = public_budget()
+        told = (await (await http.get("/api/histograms")).json())["budget"]
+        assert told.pop("sentence").startswith(
+            "This board may run another 40 days, until 25 December 2023: then it has told"
+        )
+        plain = msgspec.to_builtins(hub.budget)
+        assert told == plain | {"histograms": [plain["histograms"][0]]}
 
 
 @on_a_loop

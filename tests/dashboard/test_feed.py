@@ -5,17 +5,26 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
 import orjson
 import pytest
 from confluent_kafka import Message
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.admin import admin_of
-from tests.dashboard.feeding import PATIENCE_S, Topics, message, new_topic
+from tests.dashboard.feeding import (
+    PATIENCE_S,
+    Topics,
+    message,
+    new_topic,
+    public_budget,
+)
 from workers.client.messages import SeenSnapshot, Stream
 from workers.dashboard.feed import Feed
 from workers.dashboard.hub import TICKS, Hub
 from workers.dashboard.store.following import Backlog
 from workers.kafka.clients import Connection
+from workers.privacy.public import KEY
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 3
@@ -114,6 +123,38 @@ def test_records_that_are_no_snapshots_are_skipped_and_not_quoted(
     with caplog.at_level("INFO"):
         assert ticks(follow(topics, lambda hub: live(hub) and bool(ticks(hub)))) == [1]
     assert "no snapshot" in caplog.text and "secret" not in caplog.text
+
+
+def test_what_the_worker_says_of_its_budget_is_followed_and_nothing_else_is_taken(
+    topics: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"{topics.prefix}.budget"
+    admin = admin_of(topics.connection)
+    older = public_budget(topics.prefix, 50)
+    newer = public_budget(topics.prefix)
+
+    def tell(*values: bytes) -> None:
+        for value in values:
+            topics.producer.produce(name, value, KEY, 0)
+        topics.producer.flush(120)
+
+    def create() -> None:
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result()
+        tell(msgspec.json.encode(older), msgspec.json.encode(newer), b"secret")
+        sent.append(name)
+
+    sent: list[str] = []
+
+    def reached(hub: Hub) -> bool:
+        assert sent or hub.budget is None
+        return live(hub) and (not sent or "nothing of a budget" in caplog.text)
+
+    topics.send(message(1))
+    try:
+        assert follow(topics, reached, create).budget == newer
+    finally:
+        admin.delete_topics([name])[name].result()
+    assert "secret" not in caplog.text
 
 
 def test_a_topic_that_is_not_there_yet_is_waited_for(bootstrap: str) -> None:

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from tests.dashboard.feeding import reader_settings, snapshot, unopened
+from tests.dashboard.feeding import (
+    public_budget,
+    reader_settings,
+    snapshot,
+    unopened,
+)
 from tests.dashboard.test_api import Client
 from tests.dashboard.test_hub import on_a_loop
 from tests.kafka.secure import write_certificates
@@ -56,6 +61,7 @@ def written(directory: Path, text: str) -> Path:
 async def client(directory: Path, text: str = FILE) -> AsyncIterator[Client]:
     hub = Hub()
     hub.publish([snapshot(1, histogram=name) for name in NAMES])
+    hub.budget = public_budget()
     readers = load_readers(written(directory, text), {"products", "regions"})
     settings = reader_settings(*NAMES)
     app = application(hub, unopened(), settings, host="0.0.0.0", readers=readers)
@@ -78,7 +84,10 @@ async def test_a_reader_sees_its_histograms_and_no_other(
             answer = await http.get("/api/histograms", headers=bearer(token))
             found = await answer.json()
             assert [one["histogram"] for one in found["histograms"]] == seen
-            assert found["together"]["histograms"] == [n.split(".")[0] for n in seen]
+            names = [n.split(".")[0] for n in seen]
+            assert found["together"]["histograms"] == names
+            told = [one["histogram"] for one in found["budget"]["histograms"]]
+            assert told == names
         for path in ("snapshots", "history", "epochs", "stream"):
             for name, status in (("regions.1h", 404), ("nothing", 404)):
                 address = f"/api/{path}?histogram={name}&key=s1"

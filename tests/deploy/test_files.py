@@ -342,7 +342,8 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
     assert [row[0] for row in rows] == [topic.name for topic in (*plan, *more)]
     for row, topic in zip(rows, (*plan, *more), strict=True):
         _, partitions, cleanup, retention, size, stamp = row
-        assert {"sources": 3, "owners": 2, "users": 5}[partitions] == topic.partitions
+        numbers = {"sources": 3, "owners": 2, "users": 5, "1": 1}
+        assert numbers[partitions] == topic.partitions
         assert cleanup == topic.cleanup_policy
         assert retention in (str(topic.retention_ms), "the cluster's", "yours", "")
         assert (retention == "-1") == (topic.retention_ms == -1)

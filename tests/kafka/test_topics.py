@@ -45,7 +45,7 @@ def known(**topics: int) -> dict[str, ExistingTopic]:
 
 def all_of(number: int, *further: str) -> dict[str, int]:
     names = ("contributions", "contribute-state", "release-state", "rejects", *further)
-    return dict.fromkeys(names, number)
+    return dict.fromkeys(names, number) | {"budget": 1}
 
 
 def test_partition_counts_follow_the_events_topic() -> None:
@@ -104,9 +104,10 @@ def test_new_topics_keep_what_is_audited_compact_state_and_take_long_batches() -
         None,
         None,
         "-1",
+        None,
     ]
     compact = {topic.name for topic in written if topic.cleanup_policy == "compact"}
-    assert compact == {"w.contribute-state", "w.release-state"}
+    assert compact == {"w.contribute-state", "w.release-state", "w.budget"}
 
 
 def test_create_makes_what_is_missing_and_alters_nothing(bootstrap: str) -> None:
@@ -184,7 +185,14 @@ def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
 
 @pytest.mark.parametrize(
     "short",
-    ["contributions", "contribute-state", "release-state", "rejects", "products"],
+    [
+        "contributions",
+        "contribute-state",
+        "release-state",
+        "rejects",
+        "products",
+        "budget",
+    ],
 )
 def test_every_topic_that_takes_too_short_batches_is_refused(short: str) -> None:
     """Long labels would make a message that the topic never accepts."""
@@ -348,6 +356,14 @@ def test_state_is_compacted_and_nothing_else(policy: str) -> None:
         assert [line for line in problems if f"{policy} and needs compact" in line]
 
 
+def test_the_budget_topic_may_have_any_policy_and_number_of_partitions() -> None:
+    """Its record is written again and again, to the first one: nothing would be lost."""
+    plan = plan_topics("w", ["w.events"], 2, 2, [], {})
+    for policy in ("delete", "compact"):
+        budget = ExistingTopic("w.budget", 3, "id", {"cleanup.policy": policy})
+        assert find_problems(plan, {"w.budget": budget}) == []
+
+
 def test_a_compacted_events_topic_is_a_caution() -> None:
     """It may be meant; but which events count depends on when the broker cleans."""
     plan = plan_topics("w", ["w.events"], 2, 2, [], {})
@@ -380,7 +396,7 @@ def test_what_was_done_to_topics_of_a_running_worker_is_told_apart() -> None:
             topic.name: ExistingTopic(topic.name, topic.partitions, "other")
         }
         problems, notes = find_changes(plan, before, again)
-        written = topic.name in ("w.rejects", "w.products")
+        written = topic.name in ("w.rejects", "w.products", "w.budget")
         [said] = notes if written else problems
         assert said.startswith(
             f"topic {topic.name} was deleted and created again while this"

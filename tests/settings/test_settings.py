@@ -422,14 +422,14 @@ def test_a_list_of_topics_has_no_order_and_one_of_it_is_that_topic(
 def test_an_expression_skips_topics_that_belong_to_a_worker(tmp_path: Path) -> None:
     expression = '"^(orders|other|eu).*"'
     settings = loaded(tmp_path, topics(expression))
-    mine = [*settings.internal_topics, "orders.products"]
+    mine = [*settings.internal_topics, settings.budget_topic, "orders.products"]
     others = [
         f"other.{one}" for one in ("contributions", "contribute-state", "release-state")
     ]
-    others.append("other.rejects")
+    others += ["other.rejects", "other.budget"]
     events = ["eu", "eu.rejects", "orders-eu", "orders.eu"]
     assert matching(settings, [*events, *mine, *others, "us-orders", "Eu"]) == events
-    nobodys = [*events, *others[:3]]  # one is missing
+    nobodys = [*events, *others[:3], "other.budget"]  # one is missing
     assert matching(settings, nobodys) == sorted(nobodys)
     settings = loaded(tmp_path, topics('"^eu"'))
     assert not settings.events.topics.matches("eu-1")

@@ -9,6 +9,7 @@ import pytest
 from tests.costs import summed
 from tests.worker.harness import Site, known, now_ms, sale, unk, until
 from workers.cli import execute
+from workers.client import budget as budget_for_readers
 from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.registry import build
 
@@ -185,6 +186,10 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     site.produce(0, [sale(["a"], at, user="u") for _ in range(5)])
     site.run_until(at)
     before = site.snapshots()
+    told = budget_for_readers(site.config)
+    assert told is not None and told.ceiling is not None
+    assert told.sentence().startswith("This board may run without end: it never ")
+    assert [(one.histogram, one.epochs) for one in told.histograms] == [("items", 1)]
     # Alone the other histogram fits; with the releases of this epoch it does not.
     site.rewrite(histogram=[unk("other", **(users | {"epsilon": 1.6}))])
     site.create_topics()
@@ -200,6 +205,15 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     found = command.json(site)
     assert [part["histogram"] for part in found["ceiling"]["parts"]] == ["items"]
     assert found["ceiling"]["max_epsilon"] == site.document["privacy"]["max_epsilon"]
+    # Readers were told before it ended, though nothing more was published.
+    told = budget_for_readers(site.config)
+    assert told is not None and told.total is not None and told.ceiling is not None
+    assert told.total.epsilon == found["total"]["epsilon"]
+    assert told.ceiling.epsilon == found["ceiling"]["epsilon"]
+    assert told.ceiling.until == found["ceiling"]["outlook"]["until"]
+    assert told.sentence().startswith(
+        "This board has ended: it has told as much about one user"
+    )
     # With a higher ceiling the worker continues, with the events that came meanwhile.
     site.set("privacy", max_epsilon=30.0)
     with site.running() as worker:

@@ -183,7 +183,8 @@ class CeilingGuard:
     owner: int
     owners: int
     others: OtherWorkers
-    _charges: Sequence[Charge] = ()
+    #: Of all other partitions and workers, at the last `refresh`.
+    charges: Sequence[Charge] = ()
     _refreshed = False
 
     def refresh(self) -> None:
@@ -209,7 +210,7 @@ class CeilingGuard:
         worker = self.others.settings.worker.name
         others = [tails[where] for where in tails if where[1] != self.owner]
         charges = (charges_of(worker, state, self.others.settings) for state in others)
-        self._charges = [*chain.from_iterable(charges), *self.others.charges()]
+        self.charges = [*chain.from_iterable(charges), *self.others.charges()]
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
         """Check the epochs that are about to begin, by histogram, on top of those in `progress`.
@@ -219,7 +220,7 @@ class CeilingGuard:
         """
         settings = self.others.settings
         of_owner = charges_of(settings.worker.name, progress, settings, beginning)
-        charges = merge([*of_owner, *self._charges])
+        charges = merge([*of_owner, *self.charges])
         generations = {config.name: config.generation for config in settings.histograms}
         for name, epoch in beginning.items():
             generation = (settings.worker.name, name, generations[name])

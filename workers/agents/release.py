@@ -17,7 +17,7 @@ A histogram's first epoch is recorded before its first tick, so every later gene
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -35,6 +35,7 @@ from workers.pipeline.histogram import Histogram
 from workers.pipeline.ledger_blocks import read_paged, split_pages
 from workers.pipeline.merge import Merge, Released, ReleaseProgress
 from workers.pipeline.watermark import commit_gap_s, is_behind
+from workers.privacy.total import Charge
 from workers.runtime.errors import StateRefused
 from workers.runtime.metrics import RELEASE
 from workers.runtime.traces import HEADER
@@ -59,12 +60,14 @@ class ReleaseShard(Shard):
         grace_ms: int = 0,
         delivery_ms: int | None = None,
         keep_ms: int | None = None,
+        note_budget: Callable[[bytes, Sequence[Charge]], None] | None = None,
     ) -> None:
         """`merge` has released no tick yet; `guard` enforces the ceiling, if any.
 
         `delivery_ms`: how long after its end and the grace period a tick is delivered; None: as
         soon as it is ready. Contributions are deleted `keep_ms` later (`agents.keeping`); None:
-        never.
+        never. `note_budget` gets the progress, and the charges of others, when epochs are charged
+        or begin to be published (`agents.public_budget`); None: another owner's does.
         """
         super().__init__(assignment)
         self.merge = merge
@@ -81,6 +84,9 @@ class ReleaseShard(Shard):
         self._wait_ms = grace_ms + (delivery_ms or 0)
         # The commit after which `_keep` looked last.
         self._looked_s = 0.0
+        self._note_budget = note_budget
+        # The epochs at the last call of it.
+        self._noted_epochs: object = None
         self._keeping: Keeping | None = None
         if keep_ms is not None:
             log = TopicPartition(contributions, self.partition)
@@ -96,6 +102,9 @@ class ReleaseShard(Shard):
         super().open()
         if self._guard is not None:
             self._guard.refresh()
+        # Before a ceiling may end the worker.
+        self._note_epochs()
+        if self._guard is not None:
             self._guard.check(
                 self.merge.progress(), _next_epochs(self.merge.histograms)
             )
@@ -188,6 +197,7 @@ class ReleaseShard(Shard):
                     for one in released.snapshots
                 ]
                 self._publish(messages, list(self._hand_over(released.handed)))
+                self._note_epochs()
                 self._count(released, before)
                 self._released_s = began_s
             if released.beginning:
@@ -291,7 +301,20 @@ class ReleaseShard(Shard):
             self.merge.reserving = self._unrecorded()
             return
         guard.refresh()
+        self._note_epochs()
         guard.check(self.merge.progress(), epochs)
+
+    def _note_epochs(self) -> None:
+        """Have readers told of the budget, if other epochs are charged, or published, by now."""
+        if self._note_budget is None:
+            return
+        epochs = [
+            (one.life.reserved, one.published_epoch) for one in self.merge.histograms
+        ]
+        if epochs != self._noted_epochs:
+            self._noted_epochs = epochs
+            charges = () if self._guard is None else self._guard.charges
+            self._note_budget(msgspec.json.encode(self.merge.progress()), charges)
 
     def _ticks(self) -> dict[str, int]:
         """Return how many ticks of every histogram have been released so far."""

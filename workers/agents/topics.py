@@ -40,6 +40,7 @@ from workers.runtime.errors import describe as describe_error
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import (
     Settings,
+    budget_topic,
     rekey_topics,
     split_complaints,
     stage_topics,
@@ -138,7 +139,8 @@ def inspect_topics(
     """
     events, unread = events_topics(settings, connection)
     outputs = settings.output_topics
-    existing = describe(connection, [*events, *settings.internal_topics, *outputs])
+    own = (*settings.internal_topics, settings.budget_topic, *outputs)
+    existing = describe(connection, [*events, *own])
     worker = settings.worker
     rekey = settings.privacy.rekey
     plan = kafka_topics.plan_topics(
@@ -314,12 +316,17 @@ def events_topics(
 
 def matching(settings: Settings, existing: Collection[str]) -> list[str]:
     """Return the topics that the regular expression selects, sorted, except any worker's own."""
-    of_workers = {*settings.internal_topics, *settings.output_topics}
+    of_workers = {
+        *settings.internal_topics,
+        settings.budget_topic,
+        *settings.output_topics,
+    }
     for name in existing:
         # Another worker's: it has a worker's ending, and all internal topics of that name exist.
         worker = name.rpartition(".")[0]
         internal = stage_topics(worker)
-        if name in (*internal, *rekey_topics(worker)) and all(
+        further = (budget_topic(worker), *rekey_topics(worker))
+        if name in (*internal, *further) and all(
             topic in existing for topic in internal
         ):
             of_workers.add(name)

@@ -20,6 +20,7 @@ from workers.agents.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.agents.contribute import ContributeShard, ContributeStage
 from workers.agents.growth import Growth, OwnerGrowth
 from workers.agents.monitor import OperatorPort
+from workers.agents.public_budget import BudgetWriter
 from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
 from workers.agents.state import (
@@ -112,6 +113,7 @@ class Factory:
         check_ceiling(settings, self.mechanisms)
         self._ceiling = Ceiling.of(settings.privacy)
         self._others = OtherWorkers(settings, connection)
+        self.budget = BudgetWriter(settings, connection)
         self._reader = reader_of(settings)
         self._formats = RecordFormats(settings, self._reader, self.metrics)
         self._gil_lock = GilLock()
@@ -221,6 +223,7 @@ class Factory:
             grace_ms=settings.events.grace_ms,
             delivery_ms=settings.privacy.delivery_ms,
             keep_ms=settings.worker.keep_contributions_ms,
+            note_budget=self.budget.note if partition == 0 else None,
         )
 
     def merge(self, partition: int) -> Merge:
@@ -502,6 +505,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
                 connection, lambda: running.used, metrics.outage, metrics.waits, give_up
             ),
             watch_topics(connection, running),
+            factory.budget.running(),
         ):
             return run_app(app)
     finally:

@@ -27,6 +27,7 @@ from workers.settings.settings import (
     HistorySettings,
     KafkaSettings,
     WorkerSettings,
+    budget_topic,
     from_file,
     history_of,
     kafka_of,
@@ -74,6 +75,10 @@ class ReaderSettings:
     histograms: tuple[HistogramTopic, ...]
     history: HistorySettings = field(default_factory=HistorySettings)
     alerts: tuple[AlertSettings, ...] = ()
+
+    @property
+    def budget_topic(self) -> str:
+        return budget_topic(self.worker)
 
     @property
     def topics(self) -> dict[str, str]:

@@ -28,10 +28,12 @@ from workers.kafka.reading import (
     FetchedChunk,
     Partition,
     bounds_of,
+    read_partition,
     read_spans,
     reader,
 )
 from workers.kafka.topics import ExistingTopic, describe
+from workers.privacy.public import PublicBudget, decode_budget
 from workers.runtime.errors import SettingsError
 from workers.settings.times import parse_time
 
@@ -149,6 +151,21 @@ def latest(config: str | Path, *histograms: str) -> dict[Stream, Snapshot]:
             if before is None or before.end <= one.end:
                 found[one.stream] = one
         return dict(sorted(found.items()))
+
+
+def budget(config: str | Path) -> PublicBudget | None:
+    """Return what the worker last said of its budget; None if it has said nothing yet.
+
+    Its `sentence()` says how long the worker may run on.
+    """
+    settings = load_reader_settings(Path(config))
+    topic = settings.budget_topic
+    if topic not in describe(settings.connection, [topic]):
+        return None
+    newest = None
+    for message in read_partition(settings.connection, topic, 0):
+        newest = message
+    return None if newest is None else decode_budget(newest.value() or b"")
 
 
 class Between(NamedTuple):

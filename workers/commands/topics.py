@@ -66,8 +66,8 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     absent = [
         topic for topic in topics.missing(plan, existing) if topic.name not in created
     ]
-    outputs = set(settings.output_topics)
-    _print(plan, existing, created, may_be_public=outputs)
+    public = {*settings.output_topics, settings.budget_topic}
+    _print(plan, existing, created, may_be_public=public)
     wrong = topics.find_problems(plan, existing)
     for name in cluster.others:
         log(f"{name} matches events.topic too, but is not counted: {FIXED}")
@@ -110,7 +110,7 @@ def _print(
     created: Sequence[str],
     may_be_public: set[str],
 ) -> None:
-    """Print the table of topics; `may_be_public` are those with snapshots only."""
+    """Print the table of topics; `may_be_public` are those that are for readers."""
     table = Table(box=None, pad_edge=False)
     for heading in (
         "topic",

@@ -56,6 +56,7 @@ from workers.dashboard.hub import (
     Filter,
     Hub,
     Viewer,
+    budget_for,
     catalog,
     event,
     joint_guarantee,
@@ -340,6 +341,7 @@ def application(
             "state": hub.state,
             "histograms": catalog(hub.history, seen, hub.missing),
             "together": joint_guarantee(hub.history, seen),
+            "budget": budget_for(hub, seen),
             "history": dict(store.state),
             **(further or {}),
         }

@@ -2,6 +2,8 @@
 
 Viewers get them at once; the history takes them from the backlog, in its own time.
 
+Beside them it reads what the worker says of its budget, if there is such a topic.
+
 Joins no group, commits nothing, and needs read permission on the histogram topics only. Retries
 until stopped, and reports its state:
 
@@ -38,6 +40,7 @@ from workers.kafka.clients import unreachable
 from workers.kafka.reading import Partition, read_spans
 from workers.kafka.topics import among
 from workers.kafka.verdicts import Verdict, verdict_of_code
+from workers.privacy.public import PublicBudget, UnreadableBudget, decode_budget
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,8 @@ BATCH = 2_000
 POLL_S = 0.1
 # At a partition's end, with transaction markers; searched for its newest time and tick width.
 TAIL_RECORDS = 100
+# The newest one counts; the others are not compacted yet.
+BUDGET_RECORDS = 10
 # Per partition, if the broker cannot look up offsets by time.
 HISTORY_RECORDS = 100_000
 TOPICS_S = 10.0
@@ -84,6 +89,9 @@ class Feed:
         self._take = take
         self._connection = settings.connection
         self._topics = settings.topics
+        self._budget_topic = settings.budget_topic
+        self._reads_budget = False
+        self._budget: PublicBudget | None = None
         self._hub = hub
         self._backlog = backlog
         self._pages = Pages()
@@ -147,6 +155,7 @@ class Feed:
                     await asyncio.sleep(RETRY_S)
                     continue
                 snapshots, error = await self._call(lambda: self._read(consumer))
+                self._hub.budget = self._budget
                 self._hub.publish(snapshots)
                 if self._take is not None:
                     self._take(snapshots)
@@ -164,7 +173,8 @@ class Feed:
     def _assign(self, consumer: Consumer) -> list[str]:
         """Start reading new partitions; return the missing topics."""
         # List all topics: asking for one by name may create it.
-        existing = among(consumer.list_topics(timeout=ANSWER_S), self._topics)
+        metadata = consumer.list_topics(timeout=ANSWER_S)
+        existing = among(metadata, self._topics)
         partitions = [
             (topic, partition)
             for topic, about in existing.items()
@@ -179,7 +189,19 @@ class Feed:
             consumer.incremental_assign(
                 [TopicPartition(*tp, at) for tp, at in starts.items()]
             )
+        if not self._reads_budget and among(metadata, [self._budget_topic]):
+            # Without the right to read it, the page says less.
+            with suppress(KafkaException):
+                self._assign_budget(consumer)
         return [topic for topic in self._topics if topic not in existing]
+
+    def _assign_budget(self, consumer: Consumer) -> None:
+        """Start reading the budget's newest records; KafkaException without the right to."""
+        place = TopicPartition(self._budget_topic, 0)
+        low, high = consumer.get_watermark_offsets(place, timeout=ANSWER_S)
+        start = max(low, high - BUDGET_RECORDS)
+        consumer.incremental_assign([TopicPartition(self._budget_topic, 0, start)])
+        self._reads_budget = True
 
     def _check(self, consumer: Consumer) -> None:
         """Ask the broker for something; KafkaException if it is away, not just without news."""
@@ -194,7 +216,10 @@ class Feed:
         failed = None
         for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
             error = message.error()
-            if error is None:
+            if message.topic() == self._budget_topic:
+                if error is None:
+                    self._take_budget(message)
+            elif error is None:
                 self._backlog.put(message)
                 snapshot = self._decode(message)
                 if snapshot is not None:
@@ -205,6 +230,12 @@ class Feed:
             else:
                 failed = error
         return snapshots, failed
+
+    def _take_budget(self, message: Message) -> None:
+        try:
+            self._budget = decode_budget(message.value() or b"")
+        except UnreadableBudget as error:
+            logger.warning("%s: %s; skipped", self._budget_topic, error)
 
     def _decode(self, message: Message) -> SeenSnapshot | None:
         """Return the snapshot that a record completes; None for an early page or an invalid one."""

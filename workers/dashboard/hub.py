@@ -19,6 +19,7 @@ import orjson
 from workers.client.config import HistogramTopic
 from workers.client.messages import SeenSnapshot, Stream, select_items
 from workers.mechanisms.accounting import Guarantee
+from workers.privacy.public import PublicBudget
 from workers.privacy.total import Charge, compose, spans_of, stated_cost
 from workers.runtime.availability import Outage
 
@@ -179,6 +180,8 @@ class Hub:
         # Histograms whose newest snapshots are not all in memory, and those without a topic.
         self.unread: Collection[str] = frozenset()
         self.missing: Collection[str] = frozenset()
+        #: What the worker last said of its budget.
+        self.budget: PublicBudget | None = None
         self.outage = Outage()
         self.history_state: Mapping[str, object] | None = None
         self._viewers: set[Viewer] = set()
@@ -342,6 +345,24 @@ def _also_in(
         if other.counted == histogram.counted is not None
         and other.settings_name != histogram.settings_name
     ]
+
+
+def budget_for(
+    hub: Hub, histograms: Collection[HistogramTopic]
+) -> dict[str, object] | None:
+    """Return docs/api.md's `budget`, of the given histograms; None before a worker has said it."""
+    budget = hub.budget
+    if budget is None:
+        return None
+    newest = hub.history.newest_of_histograms().values()
+    ends = [one.end for one in newest]
+    seen = {one.settings_name for one in histograms}
+    stated: dict[str, object] = msgspec.to_builtins(budget)
+    stated["sentence"] = budget.sentence(max(ends, default=None))
+    stated["histograms"] = [
+        msgspec.to_builtins(one) for one in budget.histograms if one.histogram in seen
+    ]
+    return stated
 
 
 LARGEST = 1e9

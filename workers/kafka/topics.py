@@ -9,6 +9,7 @@ topic                        partitions        cleanup   retention   contents
 <name>.release-state         owners            compact   -           stage 2's state
 <name>.rejects               as all events     delete    default     dead letters
 <name>.<histogram>           owners            delete    infinite    snapshots, with ticks' times
+<name>.budget                1                 compact   -           for readers: what is left
 
 (1) With rekey: as <name>.by-user, which stage 1 then reads. Its partition count never changes: it
 determines each user's partition. Every transaction that writes it ends with records of that day in
@@ -44,7 +45,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
 from workers.kafka.clients import Connection, await_answers
 from workers.runtime.errors import SettingsError, StateRefused
 from workers.runtime.sizes import BATCH_BYTES, TOPIC_BYTES
-from workers.settings.settings import rekey_topics, stage_topics
+from workers.settings.settings import budget_topic, rekey_topics, stage_topics
 
 #: 16 zero bytes in Kafka's notation of ids.
 ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -86,6 +87,7 @@ REJECTS = "dead letters"
 REKEY_STATE = "state of rekeying"
 CONTRIBUTE_STATE = "state of stage 1"
 RELEASE_STATE = "state of stage 2"
+BUDGET = "what is left of the budget"
 COMPACT = "compact"
 #: Topics whose records compaction would remove, or refuse, and what that means.
 _LOST_BY_COMPACTION = MappingProxyType(
@@ -97,7 +99,7 @@ _LOST_BY_COMPACTION = MappingProxyType(
     }
 )
 #: Topics that the worker never reads.
-_ONLY_WRITTEN = (REJECTS, SNAPSHOTS)
+_ONLY_WRITTEN = (REJECTS, SNAPSHOTS, BUDGET)
 BY_USER_RETENTION_MS = 7 * 86_400_000
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
@@ -209,6 +211,7 @@ def plan_topics(
             Topic(topic, owners, "delete", INFINITE, SNAPSHOTS)
             for topic in histogram_topics
         ),
+        Topic(budget_topic(name), 1, "compact", None, BUDGET),
     ]
 
 
@@ -385,8 +388,8 @@ def find_problems(
         name = topic.name
         purpose = topic.purpose
         has = current.partitions
-        # librdkafka's partitioner places them.
-        any_count_works = purpose in (REJECTS, SNAPSHOTS)
+        # librdkafka's partitioner places records, or all are in the first one.
+        any_count_works = purpose in _ONLY_WRITTEN
         # It gets its partitions before the contributions topic.
         may_be_ahead = purpose == RELEASE_STATE
         fits = has == topic.partitions or any_count_works or may_be_ahead
@@ -421,7 +424,8 @@ def _config_problems(topic: Topic, current: ExistingTopic) -> list[str]:
     purpose = topic.purpose
     policy = current.config.get("cleanup.policy", topic.cleanup_policy)
     has_policy = f"{name} has cleanup.policy = {policy}"
-    if topic.cleanup_policy == COMPACT and policies(policy) != {COMPACT}:
+    is_state = topic.cleanup_policy == COMPACT and purpose != BUDGET
+    if is_state and policies(policy) != {COMPACT}:
         problems.append(f"{has_policy} and needs compact: state would be lost")
     if purpose in _LOST_BY_COMPACTION and COMPACT in policies(policy):
         lost = _LOST_BY_COMPACTION[purpose]

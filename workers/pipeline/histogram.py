@@ -256,6 +256,14 @@ class Histogram:
         return None if self.life.next is None else self.grid.split(self.life.next)[0]
 
     @property
+    def published_epoch(self) -> int | None:
+        """The epoch of the newest tick; None before the first one."""
+        life = self.life
+        if life.first is None or life.next is None or life.next == life.first:
+            return None
+        return self.grid.split(life.next - 1)[0]
+
+    @property
     def reserved(self) -> bool:
         """Whether the epoch of the next tick is charged already, as a ceiling demands."""
         epoch = self.next_epoch

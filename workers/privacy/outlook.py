@@ -71,8 +71,12 @@ def outlook_of(
     settings: Settings,
     states: Sequence[ReleaseProgress],
     others: Sequence[Charge],
+    *,
+    seconds: bool = True,
 ) -> Outlook | None:
     """Return the outlook of a worker that has published, else None; `others` as in `budget_of`.
+
+    Without `seconds` no second histogram is looked for.
 
     Raise SettingsError if a histogram that has not begun cannot meet its budget.
     """
@@ -96,14 +100,16 @@ def outlook_of(
         return Outlook(
             newest=newest, until=end.until, histogram=end.histogram, epoch=end.epoch
         )
-    seconds = tuple(
+    if not seconds:
+        return Outlook(newest=newest)
+    found = tuple(
         Second(
             histogram=config.name,
             epsilon=_second(ceiling, settings, config, running, fixed, newest),
         )
         for config in settings.histograms
     )
-    return Outlook(newest=newest, seconds=seconds)
+    return Outlook(newest=newest, seconds=found)
 
 
 def _newest(state: ReleaseProgress) -> int:

@@ -502,6 +502,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return stage_topics(self.worker.name).rejects
 
     @property
+    def budget_topic(self) -> str:
+        return budget_topic(self.worker.name)
+
+    @property
     def by_user_topic(self) -> str:
         return rekey_topics(self.worker.name)[0]
 
@@ -623,6 +627,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Yield every topic whose name the settings decide, with what decides it."""
         for topic in self.internal_topics:
             yield topic, f"the worker's {topic}"
+        yield self.budget_topic, f"the worker's {self.budget_topic}"
         for topic in self.events.topics.names:
             yield topic, "events.topic"
         for histogram in self.histograms:
@@ -695,6 +700,11 @@ def stage_topics(worker: str) -> StageTopics:
         release_state=f"{worker}.release-state",
         rejects=f"{worker}.rejects",
     )
+
+
+def budget_topic(worker: str) -> str:
+    """Return the topic that tells readers of the budget, beside the histogram topics."""
+    return f"{worker}.budget"
 
 
 def rekey_topics(worker: str) -> tuple[str, str]:

@@ -325,7 +325,7 @@ def test_the_demo_runs_on_a_real_kafka_and_names_its_topics(
         rf"^Left on {re.escape(bootstrap)}: topics (.*)$", rest, re.MULTILINE
     )
     ends = {name.partition(".")[2] for name in names.split(", ")}
-    own = {"contributions", "contribute-state", "release-state", "rejects"}
+    own = {"contributions", "contribute-state", "release-state", "rejects", "budget"}
     windows = {f"destinations.{window}" for window in WINDOWS}
     assert ends == {"flights", *own, *windows, "top12"}
 

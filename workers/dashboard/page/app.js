@@ -670,6 +670,7 @@ for (const link of document.querySelectorAll("[data-board]")) linkFile(link, lin
 
 function drawGuarantee(snapshot) {
   const together = catalogue.together ?? null;
+  set(byId("budget"), catalogue.budget?.sentence ?? "");
   const { words, rows } = guarantee(snapshot, catalogue.histograms, together);
   const text = JSON.stringify([words, rows, together]);
   if (text === promised) return;

@@ -1,0 +1,150 @@
+"""Keeps `<name>.budget` up to date: what readers are told of the budget (`privacy.public`).
+
+The owner of partition 0 notes its progress when an epoch is charged or first published, and when it
+starts; the other owners publish the same ticks. A thread of its own computes the record and writes
+it, so that no tick waits for it. A record replaces the one before: to write it again, late, or from
+two workers changes nothing for its readers, and it has no part in what is published otherwise.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+from confluent_kafka import KafkaException, Producer
+
+from workers.agents.progress import read_progress
+from workers.kafka.clients import Connection
+from workers.privacy.public import KEY, public_budget
+from workers.privacy.total import Charge
+from workers.runtime.errors import QuietcountError
+from workers.runtime.errors import describe as describe_error
+from workers.settings.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: The record is written again at this interval: another one may have been lost, or come too late.
+AGAIN_S = 600.0
+RETRY_S = 5.0
+_ANSWER_S = 10.0
+#: How long the end of a worker waits for its last record.
+_LAST_S = 3.0
+
+
+class Noted(NamedTuple):
+    """A progress record as stored, and the charges of others that count with it."""
+
+    progress: bytes
+    others: tuple[Charge, ...]
+
+
+class BudgetWriter:
+    """Writes the newest record that was noted; `note` may be called from any thread."""
+
+    def __init__(self, settings: Settings, connection: Connection) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._changed = threading.Condition()
+        self._noted: Noted | None = None
+        self._ended = False
+        # Those below are of the thread that writes. A record that is due, and the newest written.
+        self._unwritten: bytes | None = None
+        self._written: bytes | None = None
+        self._producer: Producer | None = None
+        self._failure: str | None = None
+
+    def note(self, progress: bytes, others: Sequence[Charge]) -> None:
+        """Have what follows from a stored progress record written."""
+        with self._changed:
+            self._noted = Noted(progress, tuple(others))
+            self._changed.notify_all()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While the block runs, write what is noted; at its end, what is not yet written."""
+        thread = threading.Thread(target=self._write_all, name="budget", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+            thread.join(_ANSWER_S + 2 * _LAST_S)  # its client must not outlive Python
+
+    def _write_all(self) -> None:
+        wait_s: float | None = None
+        while True:
+            with self._changed:
+                has_news = self._changed.wait_for(
+                    lambda: self._noted is not None or self._ended, wait_s
+                )
+                ended = self._ended
+            if not has_news and self._unwritten is None:
+                self._unwritten = self._written
+            is_written = self.write(_LAST_S if ended else _ANSWER_S)
+            if ended:
+                return
+            wait_s = AGAIN_S if is_written else RETRY_S
+
+    def write(self, answer_s: float) -> bool:
+        """Write the record of what was noted unless it is written; return whether it is now."""
+        with self._changed:
+            noted = self._noted
+            self._noted = None
+        if noted is not None:
+            self._unwritten = self._record(noted)
+        record = self._unwritten
+        if record is None:
+            return True
+        failure = self._send(record, answer_s)
+        self._report(failure)
+        if failure is not None:
+            return False
+        self._written = record
+        self._unwritten = None
+        return True
+
+    def _record(self, noted: Noted) -> bytes | None:
+        """Return the record, None before the first tick."""
+        try:
+            budget = public_budget(
+                self._settings, read_progress(noted.progress), noted.others
+            )
+        except QuietcountError as error:
+            self._report(describe_error(error))
+            return None
+        return None if budget is None else msgspec.json.encode(budget)
+
+    def _send(self, record: bytes, answer_s: float) -> str | None:
+        """Send a record; return why that failed, if it did."""
+        failures: list[str] = []
+
+        def report(error: Any, _message: Any) -> None:
+            failures.append("" if error is None else error.str())
+
+        topic = self._settings.budget_topic
+        try:
+            if self._producer is None:
+                options: dict[str, Any] = {
+                    "enable.idempotence": True,
+                    "message.timeout.ms": int(1000 * _ANSWER_S),
+                }
+                self._producer = self._connection.producer(None, **options)
+            self._producer.produce(topic, record, KEY, 0, on_delivery=report)
+            self._producer.flush(answer_s)
+        except (KafkaException, BufferError) as error:
+            return describe_error(error)
+        return failures[-1] or None if failures else "no answer"
+
+    def _report(self, failure: str | None) -> None:
+        """Log a failure, unless it was the last one logged."""
+        if failure is not None and failure != self._failure:
+            logger.warning(
+                "topic %s: what is left of the budget cannot be written for readers now: %s",
+                self._settings.budget_topic,
+                failure,
+            )
+        self._failure = failure
