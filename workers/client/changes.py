@@ -44,7 +44,7 @@ _RANGE = ("from", "to", "step")
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The last `ticks` ticks before a snapshot, with the sd of changes over them.
+    """The last `ticks` ticks before a snapshot, with the standard deviations (sd) of changes.
 
     `ms` is the window as the settings name it. The sds are of a count, of a sum, and of the count
     of all items; None: not published.
@@ -65,7 +65,11 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """A snapshot's counts and sums."""
+    """The part of a snapshot from which changes of sums are computed.
+
+    `items` are labels with their counts, whose standard deviation is `sd`; `sums` has a row for
+    each of them.
+    """
 
     items: list[tuple[str, Number]]
     sums: list[SumRow]
@@ -91,13 +95,14 @@ def can_subtract(snapshot: Fields) -> bool:
 def ticks_of(snapshot: Fields, window_ms: int) -> int:
     """Return how many ticks a window has that ends with a snapshot and lasts `window_ms`.
 
-    It may reach back before the series began.
+    It may reach back before the series began. A window that the snapshot does not list is rounded
+    up to whole ticks.
     """
     for window in _windows(snapshot):
         if window.ms == window_ms:
             return window.ticks
-    width: int = snapshot["end"] - snapshot["start"]
-    return -(-window_ms // width)
+    tick_ms: int = snapshot["end"] - snapshot["start"]
+    return -(-window_ms // tick_ms)
 
 
 def changes(
@@ -111,18 +116,19 @@ def changes(
 ) -> dict[str, Any]:
     """Return `newer` with changes since `older` in place of counts; these are in `counts`.
 
-    Without `older` the changes are since the series began, at `begin_ms`. If that is in the epoch
-    before, or `older` is, `last` is the last snapshot of that epoch. `items` and `top` cut as in
-    `messages.select_items`: all buckets of a histogram of numbers stay unless `items` are named.
+    All are snapshots, as parsed JSON. Without `older` the changes are since the series began, at
+    `begin_ms`. If that is in the epoch before, or `older` is, `last` is the last snapshot of that
+    epoch. Of `items` (None: all) the `top` largest changes are listed; all buckets of numbers
+    stay unless `items` are named.
     """
     rows = _rows(newer, older, last)
     sd, exact = _error(newer, older, last)
     left_out = ("windows", "quantiles", "all_items", "sums", "sum")
     fields = {name: newer[name] for name in newer if name not in left_out}
-    fields |= _of_all(newer, older, last)
-    of_sums = _of_sums(newer, older, last)
+    fields |= _change_of_all_items(newer, older, last)
+    of_sums = _changes_of_sums(newer, older, last)
     if newer.get("quantiles") and sd is not None:
-        # as another program may have written them
+        # Another program may have written a snapshot without what quantiles need: then none.
         with suppress(KeyError, TypeError, ValueError):
             quantiles = [quantile["q"] for quantile in newer["quantiles"]]
             ranks = newer.get("for") == RANKS
@@ -154,8 +160,9 @@ def changes(
     }
     if last is not None:
         if newer["sd"] is not None and last["sd"] is not None:
-            of_both = math.hypot(newer["sd"], last["sd"])
-            fields["change"]["sd_to"] = round(of_both, SD_DIGITS)
+            # What is added is a count of each of two epochs, whose noise is independent.
+            added_sd = math.hypot(newer["sd"], last["sd"])
+            fields["change"]["sd_to"] = round(added_sd, SD_DIGITS)
         fields["change"]["last"] = {
             "id": last["id"],
             "epoch": last["epoch"],
@@ -168,10 +175,10 @@ def changes(
 
 
 class _Row(NamedTuple):
-    """An item's change, and its count now.
+    """An item's change, and its count (`number`) in the newer snapshot.
 
-    `is_new`: the count at the earlier tick is unknown; `is_absent`: that at the end of the epoch
-    before.
+    `is_new`: the earlier tick did not show it, so its count there is unknown. `is_absent`: the last
+    tick of the epoch before did not.
     """
 
     label: str
@@ -199,14 +206,18 @@ def _rows(newer: Fields, older: Fields | None, last: Fields | None) -> list[_Row
 
 
 def _windows(snapshot: Fields) -> list[Window]:
+    """Return the windows that a snapshot lists; none if another program has written others."""
     try:
         return msgspec.convert(snapshot.get("windows", []), list[Window])
-    except msgspec.ValidationError:  # of another program
+    except msgspec.ValidationError:
         return []
 
 
 def _ticks_between(newer: Fields, older: Fields | None, last: Fields | None) -> int:
-    """Return the ticks from `older`, else the beginning, to `newer`, over an epoch's end."""
+    """Return how many ticks after `older`, else after the beginning, `newer` is.
+
+    With `last` that is in the epoch which ended with this snapshot, else in the epoch of `newer`.
+    """
     since = 0 if older is None else older["tick"]
     ticks: int = newer["tick"] - since
     return ticks if last is None else ticks + last["tick"]
@@ -215,20 +226,27 @@ def _ticks_between(newer: Fields, older: Fields | None, last: Fields | None) -> 
 def _exact_window(
     newer: Fields, older: Fields | None, last: Fields | None
 ) -> Window | None:
-    """Return the window of `newer` that spans what was counted, if one does."""
+    """Return the window of `newer` that begins just at `older`, else at the beginning, if any."""
     ticks = _ticks_between(newer, older, last)
-    return next((one for one in _windows(newer) if one.ticks == ticks), None)
+    return next((window for window in _windows(newer) if window.ticks == ticks), None)
 
 
 def _bound(newer: float, older: float, last: float) -> float:
-    """Bound the sd of a change from those of its ends; `last` is 0 within an epoch."""
+    """Bound the standard deviation of a change by those of the counts that it is computed from.
+
+    Within an epoch (`last` is 0) that is their sum. Else `newer` has noise of its own epoch, which
+    is independent of that of `last` and `older`.
+    """
     return math.hypot(newer, last + older) if last else newer + older
 
 
-def _of_all(newer: Fields, older: Fields | None, last: Fields | None) -> dict[str, Any]:
-    """Return the change of the count of all items, if there is one at all ends."""
+def _change_of_all_items(
+    newer: Fields, older: Fields | None, last: Fields | None
+) -> dict[str, Any]:
+    """Return the field `all_items` of the change; no field unless all the snapshots have one."""
     fields: dict[str, Any] = {}
-    with suppress(KeyError, msgspec.ValidationError):  # as above
+    # Also none if another program has written a snapshot with something else under this name.
+    with suppress(KeyError, msgspec.ValidationError):
         nothing = Total(0, 0.0)
         total = msgspec.convert(newer["all_items"], Total)
         older_total = nothing
@@ -248,19 +266,20 @@ def _of_all(newer: Fields, older: Fields | None, last: Fields | None) -> dict[st
     return fields
 
 
-def _of_sums(
+def _changes_of_sums(
     newer: Fields, older: Fields | None, last: Fields | None
 ) -> tuple[Fields, Fields] | None:
     """Return the changes of sums by label, with their means, and the new `sum`; None: no sums."""
-    # as above
+    # None too where another program has written fields that do not fit.
     with suppress(KeyError, ValueError, OverflowError, msgspec.ValidationError):
         newer_sums = msgspec.convert(newer, Sums)
         if older is None and last is None:
             return _by_label(newer_sums), newer["sum"]
+        # The means need range and step only; a sum's settings have a field too.
         means = Means(
-            parse_sum({"field": "sum"} | {end: newer["sum"][end] for end in _RANGE})
+            parse_sum({"field": "sum"} | {name: newer["sum"][name] for name in _RANGE})
         )
-        # What is added and what is taken away.
+        # Snapshots that are added (1) or taken away (-1).
         ends = [(newer_sums, 1)]
         if last is not None:
             ends.append((msgspec.convert(last, Sums), 1))
@@ -280,9 +299,11 @@ def _changed_sums(
     means: Means,
     errors: Sequence[tuple[float, float]],
 ) -> dict[str, Any]:
-    """Return changed sums by label, those of all `ends` by their signs; the newest end is first.
+    """Return the sum over `ends`, each snapshot with its sign, as rows of sums by label.
 
-    A sum is unknown where an end does not show its label. `errors` are sds of counts and sums.
+    The labels are those of the first, the newest; a sum is unknown where another does not show its
+    label. `errors` are the published standard deviations of a count and of a sum: over the window,
+    or of every end.
     """
     counts_at = [dict(end.items) for end, _ in ends]
     sums_at = [_by_label(end) for end, _ in ends]
@@ -299,10 +320,10 @@ def _changed_sums(
     return changed
 
 
-def _by_label(of: Sums) -> dict[str, SumRow]:
+def _by_label(snapshot: Sums) -> dict[str, SumRow]:
     """Return a snapshot's rows of sums by the labels of its items."""
-    labels = [label for label, _ in of.items]
-    return dict(zip(labels, of.sums, strict=True))
+    labels = [label for label, _ in snapshot.items]
+    return dict(zip(labels, snapshot.sums, strict=True))
 
 
 def _array(values: Sequence[float]) -> Floats:
@@ -312,15 +333,20 @@ def _array(values: Sequence[float]) -> Floats:
 def _error(
     newer: Fields, older: Fields | None, last: Fields | None
 ) -> tuple[float | None, bool]:
-    """Return the standard deviation of a change, and whether it is exact or a bound."""
+    """Return the standard deviation of a change, and whether it is exact, not a bound.
+
+    It is None where a snapshot states none.
+    """
     if older is None and last is None:
         return newer["sd"], True
     window = _exact_window(newer, older, last)
     if window is not None:
         return window.sd, True
-    sds = [0.0 if one is None else one["sd"] for one in (newer, older, last)]
+    sds = [
+        0.0 if snapshot is None else snapshot["sd"] for snapshot in (newer, older, last)
+    ]
     if None in sds:
         return None, False
-    # of integers, any length
+    # JSON may have an integer there, whose sum would stay one.
     bound = _bound(*map(float, sds))
     return round(bound, SD_DIGITS), older is None

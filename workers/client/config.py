@@ -91,7 +91,10 @@ def load_reader_settings(path: Path) -> ReaderSettings:
 
 
 def read_token(path: Path) -> str:
-    """Return the API token: the file's only line, printable ASCII without blanks."""
+    """Return the API token that a file has as its only line; raise SettingsError for another.
+
+    It goes into an HTTP header: so printable ASCII without blanks.
+    """
     try:
         token = read_file(path).decode("ascii").strip()
     except UnicodeDecodeError:
@@ -112,8 +115,9 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
         if not isinstance(document.get(section), dict):
             raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
     worker = _value(WorkerSettings, "name", document["worker"], "worker.")
-    read = {rule.name for rule in rules(KafkaSettings)}
-    given = {name: value for name, value in document["kafka"].items() if name in read}
+    # Settings that do not exist are for the worker to report.
+    known = {rule.name for rule in rules(KafkaSettings)}
+    given = {name: value for name, value in document["kafka"].items() if name in known}
     kafka = kafka_of(given, base)
     histograms = document.get("histogram")
     if not isinstance(histograms, list) or not all(
@@ -127,11 +131,11 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
         counted = _counted(section) if "events" in document else None
         for series in _series(section, f"histogram {i}: ", worker):
             topics.append(replace(series, counted=counted))
-    for unique in ("name", "topic"):
-        values = [getattr(topic, unique) for topic in topics]
+    for setting in ("name", "topic"):
+        values = [getattr(topic, setting) for topic in topics]
         if twice := next((value for value in values if values.count(value) > 1), None):
             raise ValueError(
-                f"two histograms have the {unique} {display(twice)}: each needs its own"
+                f"two histograms have the {setting} {display(twice)}: each needs its own"
             )
     history = history_of(document.get("dashboard", {}), base)
     alerts = alerts_of(document, base, stored=history.store is not None)
@@ -158,7 +162,10 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
 def _series(
     values: Mapping[str, Any], where: str, worker: str
 ) -> Iterator[HistogramTopic]:
-    """Yield what a histogram publishes: itself, or without epochs each of its windows."""
+    """Yield the topics of a [[histogram]]: its own, or without epochs one for each window.
+
+    `values` is the section, `where` what messages call it, `worker` the worker's name.
+    """
     histogram = _histogram(values, where, worker)
     if values.get("horizon") != NEVER:
         yield histogram
@@ -185,26 +192,30 @@ def _series(
         )
 
 
-# What decides which items of which events a histogram counts, under which stream key.
+# The settings that decide which items of which events a histogram counts, under which stream key.
 _DECIDES = ("key", "items", "count", "where", "buckets")
 
 
 def _counted(values: Mapping[str, Any]) -> str:
-    """Return a text that is equal where histograms count the same items of the same events."""
+    """Return a text that is equal for sections that count the same items of the same events."""
     return repr([values.get(name) for name in _DECIDES])
 
 
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
-    """Return one [[histogram]] as if it had epochs; leave most errors to the worker."""
+    """Return the topic of a [[histogram]] as if it had epochs; leave most errors to the worker.
+
+    `values` is the section, `where` what messages call it, `worker` the worker's name.
+    """
     texts = {
         field: _value(HistogramConfig, field, values, where)
         for field in ("name", "topic", "label", "unit")
         if field in values or field == "name"
     }
-    counted = {name: values[name] for name in ("tick", "horizon") if name in values}
-    with suppress(ValueError):  # the worker reports errors
-        count_ticks(counted, where)
-    horizon = counted.get("horizon")
+    times = {name: values[name] for name in ("tick", "horizon") if name in values}
+    # It replaces a horizon that is a duration by a number of ticks.
+    with suppress(ValueError):
+        count_ticks(times, where)
+    horizon = times.get("horizon")
     if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon <= 0:
         horizon = None
     bounds_rho = values.get("bounds_rho")
@@ -224,7 +235,10 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
 def _value(
     record: type[Checked], name: str, values: Mapping[str, Any], where: str
 ) -> str:
-    """Return a field of a section, checked by the rule of the worker's own settings."""
+    """Return the text `name` of a section, checked by the rule that the worker's `record` has.
+
+    `values` is the section, `where` what messages call it.
+    """
     rule = next(rule for rule in rules(record) if rule.name == name)
     if name not in values:
         raise ValueError(f"{where}{name} is missing: {rule.allowed}")

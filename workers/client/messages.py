@@ -16,9 +16,9 @@ from workers.mechanisms.accounting import Guarantee, NotNegative
 from workers.pipeline.snapshots import LISTED_BESIDE, LISTS, join_pages, join_parts
 from workers.runtime.errors import QuietcountError
 
-# Incomplete ticks hold at most these bytes; the oldest are dropped for new ones.
+# Incomplete ticks of `Pages` hold at most these bytes; the oldest are dropped for new ones.
 WAITING_BYTES_MAX = 64 << 20
-# The same where ticks are kept.
+# The same if it `keeps` ticks that later ones have overtaken.
 KEPT_BYTES_MAX = 1 << 30
 # What a waiting record takes beside its bytes.
 RECORD_BYTES = 500
@@ -65,7 +65,11 @@ class CountedWindow(msgspec.Struct, frozen=True, rename={"from_": "from"}):
 
 
 class Frame(Head, frozen=True):
-    """What readers take of one record, one page of one part of a snapshot."""
+    """What readers take of one record, which is one page of one part of a snapshot.
+
+    Pages and parts are numbered from 1. `items` are labels with their counts, whose standard
+    deviation is `sd`; other fields of the record are left out.
+    """
 
     page: Place
     pages: Place
@@ -127,14 +131,14 @@ class SeenSnapshot(Head, frozen=True):
 
 @dataclass(slots=True)
 class _Tick:
-    """Records of an incomplete tick, by part and page."""
+    """Records of an incomplete tick that ends at `end` ms: `parts` has them by part and page."""
 
-    position: int  # of the first one
+    position: int  # of the first record
     end: int
-    of_parts: int  # how many there are
+    of_parts: int  # how many parts the tick has
     parts: dict[int, dict[int, bytes]] = field(default_factory=dict)
     whole: set[int] = field(default_factory=set)  # the parts with all their pages
-    size: int = 0
+    size: int = 0  # bytes
 
 
 class LostTick(NamedTuple):
@@ -193,9 +197,9 @@ class Pages:
         if frame.pages == frame.parts == 1:
             self._complete(stream, frame.end)
             # The dashboard sends it as one line; what is one already stays byte for byte.
-            one_line = b"\n" not in page and b"\r" not in page
+            is_line = b"\n" not in page and b"\r" not in page
             return _snapshot(
-                frame, page if one_line else orjson.dumps(orjson.loads(page))
+                frame, page if is_line else orjson.dumps(orjson.loads(page))
             )
         fields = orjson.loads(page)
         if not any(isinstance(fields.get(name), list) for name in LISTS):
@@ -207,6 +211,8 @@ class Pages:
         self._waiting_of.setdefault(stream, {})[tick_id] = tick
         self._add_page(tick, frame, page)
         if len(tick.whole) < frame.parts:
+            # A later tick of the stream was complete before this record came, from a partition
+            # that is read later.
             if tick.end < self._newest.get(stream, 0):
                 self._outdated[tick_id] = tick
             self._limit()
@@ -216,6 +222,7 @@ class Pages:
         return _snapshot(frame, _joined(tick))
 
     def _add_page(self, tick: _Tick, frame: Frame, page: bytes) -> None:
+        """Add a record to its tick; a page that comes again replaces its equal."""
         pages = tick.parts.setdefault(frame.part, {})
         if frame.page not in pages:
             tick.size += len(page) + RECORD_BYTES
@@ -236,20 +243,27 @@ class Pages:
                 self._forget(tick_id)
 
     def _complete(self, stream: Stream, end: int) -> None:
-        """Note a complete tick: nothing follows that earlier ones of its stream lack."""
+        """Note that a tick which ends at `end` ms is complete: earlier ones never will be.
+
+        They become outdated with `keeps`, else they are forgotten.
+        """
         if self._keeps:
             self._newest[stream] = max(end, self._newest.get(stream, 0))
-        of_stream = self._waiting_of.get(stream, {})
-        # With `keeps` only if it ended earlier: another series may have one that ends just then.
-        until = end - self._keeps
-        while of_stream and of_stream[first := next(iter(of_stream))].end <= until:
+        waiting = self._waiting_of.get(stream, {})
+        # With `keeps`, not those that end at the same time: another series of the stream may have
+        # one, and its records may still come.
+        last_ms = end - 1 if self._keeps else end
+        while waiting and waiting[first := next(iter(waiting))].end <= last_ms:
             if self._keeps:
-                self._outdated[first] = of_stream.pop(first)
+                self._outdated[first] = waiting.pop(first)
             else:
                 self._forget(first)
 
     def _limit(self) -> None:
-        """Forget the oldest ticks beyond the limit, those that nothing completes first."""
+        """Forget the oldest ticks beyond the limit of bytes: first those that are outdated.
+
+        One tick may be larger than the limit: the newest always stays.
+        """
         while self.size > WAITING_BYTES_MAX and self._outdated:
             self._forget(next(iter(self._outdated)))
         most = KEPT_BYTES_MAX if self._keeps else WAITING_BYTES_MAX
@@ -275,18 +289,17 @@ class Pages:
 def decode(histogram: str, value: bytes) -> Frame:
     """Return a record's frame after checking all its JSON; raise InvalidSnapshot."""
     frame = _decoded(value)
-    numbered = frame.page <= frame.pages and frame.part <= frame.parts
     sums = frame.sums
     items = frame.items or ()
-    summed = sums is None or (frame.sum is not None and len(sums) == len(items))
     if (
-        frame.histogram != histogram
-        or not numbered
-        or not summed
-        or frame.start >= frame.end
+        frame.histogram == histogram
+        and frame.page <= frame.pages
+        and frame.part <= frame.parts
+        and (sums is None or (frame.sum is not None and len(sums) == len(items)))
+        and frame.start < frame.end
     ):
-        raise InvalidSnapshot("a record that is no snapshot of this histogram")
-    return frame
+        return frame
+    raise InvalidSnapshot("a record that is no snapshot of this histogram")
 
 
 def select_items(
@@ -295,7 +308,11 @@ def select_items(
     items: Collection[str] | None = None,
     top: int | None = None,
 ) -> bytes:
-    """Return JSON with the named or largest items, and `total_items`; all buckets unless named."""
+    """Return a snapshot's JSON with only the first `top` of the named `items` (None: of all).
+
+    A histogram of numbers keeps all its buckets unless `items` are named. `total_items` says how
+    many there were.
+    """
     if items is None and top is None:
         return snapshot.json
     document = orjson.loads(snapshot.json)
@@ -304,26 +321,28 @@ def select_items(
         return snapshot.json
     kept: Sequence[int] = range(len(all_items))
     if items is not None:
-        kept = [at for at in kept if all_items[at][0] in items][:top]
+        kept = [row for row in kept if all_items[row][0] in items][:top]
     elif "edges" not in document:
         kept = kept[:top]
     for name in ("items", *LISTED_BESIDE):
         if name in document:
-            document[name] = [document[name][at] for at in kept]
+            document[name] = [document[name][row] for row in kept]
     document["total_items"] = len(all_items)
     return orjson.dumps(document)
 
 
 def _decoded(value: bytes) -> Frame:
-    """Return a record's frame after checking all its JSON, so that cutting it cannot fail."""
+    """Return a record's frame after checking all its JSON, so that `select_items` cannot fail."""
+    # The usual snapshot has no field that the decoder would skip: one pass checks all of it.
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
         plain = _WHOLE.decode(value)
-        promise = Guarantee(**msgspec.structs.asdict(plain.guarantee))
-        return msgspec.structs.replace(plain, guarantee=promise)
+        guarantee = Guarantee(**msgspec.structs.asdict(plain.guarantee))
+        return msgspec.structs.replace(plain, guarantee=guarantee)
     try:
         frame = _FRAMES.decode(value)
         orjson.dumps(orjson.loads(value))  # parses the fields that the decoder skipped
-    except msgspec.DecodeError as error:  # its message names fields and types only
+    # Its message names fields and types only, so it may be shown.
+    except msgspec.DecodeError as error:
         raise InvalidSnapshot(f"a record that is no snapshot: {error}") from None
     # Not UTF-8, a lone surrogate, nested too deeply.
     except (ValueError, TypeError, RecursionError):
@@ -338,7 +357,10 @@ def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
 
 
 def _joined(tick: _Tick) -> bytes:
-    """Join all entries in one page; raise `InvalidSnapshot` if the records do not match."""
+    """Return a complete tick's snapshot as JSON in one page.
+
+    Raise `InvalidSnapshot` if its records do not match.
+    """
     try:
         parts = [
             join_pages([orjson.loads(pages[number]) for number in sorted(pages)])

@@ -40,7 +40,8 @@ from workers.settings.times import parse_time
 # Time between two looks at the ends of topics that are followed.
 _LOOK_AGAIN_S = 0.2
 _ASK_S = 30.0
-# Offsets of a partition first searched for its newest ticks, with transaction markers.
+# Offsets of a partition's end that are first searched for its newest ticks. Transaction markers
+# take offsets too.
 _TAIL = 100
 # A tick whose other records are not within this many, for each partition of its topic, is lost.
 RECORDS_WITHIN = 1_000_000
@@ -71,10 +72,11 @@ class Quantile(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Standard deviations of changes over the last `ticks` ticks: of a count, a sum, all items.
+    """The errors of changes over a window of `ms`, which is the last `ticks` ticks.
 
-    If `ticks` is more than the snapshot's `tick`, the change begins in the epoch before, whose
-    `id` is `previous_id`.
+    They are standard deviations of the change of a count, of a sum, and of the count of all items;
+    None: not published. If `ticks` is more than the snapshot's `tick`, the change begins in the
+    epoch before, whose `id` is `previous_id`.
     """
 
     ms: int
@@ -145,12 +147,13 @@ def snapshots(
 def latest(config: str | Path, *histograms: str) -> dict[Stream, Snapshot]:
     """Return the newest snapshot of each histogram and stream key of the newest ticks."""
     with open_topics(load_reader_settings(Path(config)), histograms) as topics:
-        found: dict[Stream, Snapshot] = {}
-        for one in topics.newest():
-            before = found.get(one.stream)
-            if before is None or before.end <= one.end:
-                found[one.stream] = one
-        return dict(sorted(found.items()))
+        # A topic that got more partitions may have a stream key in several.
+        newest: dict[Stream, Snapshot] = {}
+        for snapshot in topics.newest():
+            known = newest.get(snapshot.stream)
+            if known is None or known.end <= snapshot.end:
+                newest[snapshot.stream] = snapshot
+        return dict(sorted(newest.items()))
 
 
 def budget(config: str | Path) -> PublicBudget | None:
@@ -182,15 +185,15 @@ class Between(NamedTuple):
         names: tuple[str, str] = ("since", "until"),
     ) -> Self:
         """Parse the bounds; `names` are what messages call them."""
-        first, last = (
-            None if at is None else parse_time(name, str(at))
-            for name, at in zip(names, (since, until), strict=True)
+        since_ms, until_ms = (
+            None if bound is None else parse_time(name, str(bound))
+            for name, bound in zip(names, (since, until), strict=True)
         )
-        if first is not None and last is not None and first >= last:
+        if since_ms is not None and until_ms is not None and since_ms >= until_ms:
             raise SettingsError(
                 f"{names[0]} {since}, {names[1]} {until}: an empty range"
             )
-        return cls(first, last)
+        return cls(since_ms, until_ms)
 
     def contains(self, end_ms: int) -> bool:
         after = self.since_ms is None or end_ms > self.since_ms
@@ -207,19 +210,21 @@ class Assembly:
     """
 
     def __init__(self, histogram_of: Mapping[str, str]) -> None:
+        """`histogram_of` has the histogram of each topic."""
         self._histogram_of = histogram_of
         self._pages = {topic: Pages(keeps=True) for topic in histogram_of}
-        # Where there is more to read: the end of the tick that was read last.
+        # Partitions with more to read: the end of the tick that was read last, 0 before the first.
         self._read_ms: dict[Partition, int] = {}
+        # By topic: how many records were read, and how many partitions are.
         self._records: Counter[str] = Counter()
         self._partitions: Counter[str] = Counter()
 
     def start(
         self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> None:
-        """Note that each partition will be read from its position to its end."""
+        """Note that each partition will be read from its position to its end, both offsets."""
         self._read_ms = {
-            where: 0 for where, at in positions.items() if at < ends[where]
+            where: 0 for where, offset in positions.items() if offset < ends[where]
         }
         self._partitions = Counter(topic for topic, _ in positions)
 
@@ -228,19 +233,21 @@ class Assembly:
 
         Raise InvalidSnapshot, which says where, for a record that no worker wrote.
         """
-        topic = where[0]
+        topic, partition = where
         pages = self._pages[topic]
         self._records[topic] += 1
         try:
-            seen = pages.receive(
-                self._histogram_of[topic], message.value(), self._records[topic]
+            whole = pages.receive(
+                self._histogram_of[topic],
+                message.value(),
+                position=self._records[topic],
             )
-            found = None if seen is None else typed(seen)
+            snapshot = None if whole is None else typed(whole)
         except InvalidSnapshot as error:
-            place = f"{topic}[{where[1]}] offset {message.offset()}"
+            place = f"{topic}[{partition}] offset {message.offset()}"
             raise InvalidSnapshot(f"{place}: {error}") from None
         self._read_ms[where] = pages.last.end
-        return found
+        return snapshot
 
     def last(self, topic: str) -> Frame:
         """Return the head of the record that was received last."""
@@ -252,25 +259,27 @@ class Assembly:
 
     def take_lost(self) -> list[tuple[str, LostTick]]:
         """Forget ticks that stay incomplete; return them with their topics, each once."""
-        # Up to when all partitions of a topic were read, where one has more.
+        # Up to which end of a tick every partition of a topic was read; a topic is missing here if
+        # nothing of it is left to read.
         read_ms: dict[str, float] = {}
-        for (topic, _), end in self._read_ms.items():
-            read_ms[topic] = min(end, read_ms.get(topic, math.inf))
+        for (topic, _), end_ms in self._read_ms.items():
+            read_ms[topic] = min(end_ms, read_ms.get(topic, math.inf))
         lost = []
         for topic, pages in self._pages.items():
-            pages.forget_outdated(read_ms.get(topic, math.inf))
+            pages.forget_outdated(before_ms=read_ms.get(topic, math.inf))
             within = RECORDS_WITHIN * self._partitions[topic]
-            pages.forget_before(self._records[topic] - within)
+            pages.forget_before(position=self._records[topic] - within)
             lost += [(topic, tick) for tick in pages.lost]
             pages.lost.clear()
         return lost
 
 
 def typed(seen: SeenSnapshot) -> Snapshot:
-    """Return a snapshot with typed fields; refuse fields of other types."""
+    """Return a snapshot with typed fields; raise InvalidSnapshot for fields of other types."""
     try:
         snapshot = _SNAPSHOTS.decode(seen.json)
-    except msgspec.DecodeError as error:  # its message names fields and types only
+    # Its message names fields and types only, so it may be shown.
+    except msgspec.DecodeError as error:
         raise InvalidSnapshot(f"a record that is no snapshot: {error}") from None
     further = {
         name: value
@@ -286,7 +295,11 @@ def offsets_at(
     bounds: Mapping[Partition, tuple[int, int]],
     timeout_s: float = _ASK_S,
 ) -> dict[Partition, int]:
-    """Return each partition's first offset from a record's time on, or else its very first."""
+    """Return the offset of each partition's first record of its time in `times_ms` or later.
+
+    It is the partition's very first offset where no time is given, or no record is as late.
+    `bounds` has the first offset and the end.
+    """
     starts = {where: low for where, (low, _) in bounds.items()}
     asked = [
         TopicPartition(*where, time_ms)
@@ -310,6 +323,7 @@ class Topics:
         existing: Mapping[str, ExistingTopic],
         histogram_of: Mapping[str, str],
     ) -> None:
+        """`existing` and `histogram_of` have the same topics, by name."""
         self._consumer = consumer
         self.existing = existing
         self.histogram_of = histogram_of
@@ -317,15 +331,17 @@ class Topics:
 
     def find_ends(self) -> None:
         """Look up the bounds of the partitions: `read` ends at them."""
-        parts = [
-            (one.name, part)
-            for one in self.existing.values()
-            for part in range(one.partitions)
-        ]
-        self.bounds = {where: bounds_of(self._consumer, *where) for where in parts}
+        self.bounds = {
+            (topic.name, partition): bounds_of(self._consumer, topic.name, partition)
+            for topic in self.existing.values()
+            for partition in range(topic.partitions)
+        }
 
     def starts(self, since_ms: int | None = None) -> dict[Partition, int]:
-        """Return the offsets of the first ticks that end after `since_ms`: a record's time."""
+        """Return the offset of each partition's first tick that ends at `since_ms` or later.
+
+        A record's time is the end of its tick, or later if the broker sets it. None: the first.
+        """
         since = {} if since_ms is None else dict.fromkeys(self.bounds, since_ms)
         return offsets_at(self._consumer, since, self.bounds)
 
@@ -333,11 +349,11 @@ class Topics:
         """Yield records from `positions` to the ends, and move `positions` past them."""
         ends = {where: high for where, (_, high) in self.bounds.items()}
         spans = {
-            where: (at, ends[where])
-            for where, at in positions.items()
-            if at < ends[where]
+            where: (offset, ends[where])
+            for where, offset in positions.items()
+            if offset < ends[where]
         }
-        # A page may have a megabyte, as an event may.
+        # So many records at once: a page may have a megabyte, as an event may.
         for chunk in read_spans(self._consumer, spans, most=EVENTS):
             positions[chunk.where] = chunk.position
             yield chunk
@@ -355,22 +371,26 @@ class Topics:
                 dict(starts), Assembly(self.histogram_of)
             ):
                 tails[where].append(snapshot)
-            # The first of a tail may be the rest of a tick, or of a snapshot's pages.
+            # The first tick of a tail may be cut, and the newest must be whole: two after the first
+            # say that it is, unless the tail is all that the partition has.
             if all(
                 starts[where] == self.bounds[where][0]
-                or len({snapshot.end for snapshot in many}) > 2
-                for where, many in tails.items()
+                or len({snapshot.end for snapshot in tail}) > 2
+                for where, tail in tails.items()
             ):
                 break
             size *= 10
-        for many in tails.values():
-            last = max((snapshot.end for snapshot in many), default=0)
-            yield from (snapshot for snapshot in many if snapshot.end == last)
+        for tail in tails.values():
+            newest_ms = max((snapshot.end for snapshot in tail), default=0)
+            yield from (snapshot for snapshot in tail if snapshot.end == newest_ms)
 
     def snapshots(
         self, positions: dict[Partition, int], assembly: Assembly
     ) -> Iterator[tuple[Partition, Snapshot]]:
-        """Yield snapshots with the partition of their last record; see `read`."""
+        """Yield snapshots from `positions` to the ends, with the partition of their last record.
+
+        As records are read, `positions` move past them.
+        """
         assembly.start(
             positions, {where: high for where, (_, high) in self.bounds.items()}
         )
@@ -388,13 +408,13 @@ def open_topics(
     settings: ReaderSettings, histograms: Collection[str] = ()
 ) -> Iterator[Topics]:
     """Yield the topics of some histograms (none: of all); refuse those that do not exist."""
-    there = {one.name: one.topic for one in settings.histograms}
+    topic_of = {histogram.name: histogram.topic for histogram in settings.histograms}
     for name in histograms:
-        if name not in there:
+        if name not in topic_of:
             raise SettingsError(
-                f"histogram {name}: not in the settings file; it has {', '.join(there)}"
+                f"histogram {name}: not in the settings file; it has {', '.join(topic_of)}"
             )
-    histogram_of = {there[name]: name for name in histograms or there}
+    histogram_of = {topic_of[name]: name for name in histograms or topic_of}
     existing = describe(settings.connection, histogram_of)
     for topic in histogram_of:
         if topic not in existing:

@@ -26,6 +26,7 @@ def _statistic(kind: Kind, setting: str) -> bool:
     return kind.about.family == "statistic" and setting in kind.__struct_fields__
 
 
+# Whether a mechanism belongs to a group, by the name that `snapshot.schema.json` has for it.
 _GROUPS: Mapping[str, Callable[[Kind], bool]] = MappingProxyType(
     {
         "every": lambda kind: True,
@@ -60,7 +61,7 @@ def snapshot_schema() -> dict[str, Any]:
 
 
 def _with_names(value: dict[str, Any]) -> dict[str, Any]:
-    """Replace the name of a group in an enumeration by its mechanisms."""
+    """Replace the name of a group by its mechanisms, if a parsed JSON object enumerates one."""
     group = value.get("enum")
     if not isinstance(group, str):
         return value

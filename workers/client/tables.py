@@ -103,11 +103,13 @@ class Tables(NamedTuple):
 
     @classmethod
     def of(cls, snapshots: Iterable[Snapshot]) -> Self:
+        """Return the tables of some snapshots, in a new database in memory."""
         many = list(snapshots)
         database = duckdb.connect(":memory:")
         database.execute("set TimeZone = 'UTC'")
         ticks = tick_columns(many)
         columns = {"items": _items(many, ticks), "ticks": ticks}
+        # The ends of ticks, and what is JSON here, become the types of the tables in SQL.
         for name, schema in SCHEMAS.items():
             database.register("columns", columns[name])
             database.execute(
@@ -127,11 +129,12 @@ def table(snapshots: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
 
 
 def typed_columns(schema: Mapping[str, str]) -> str:
-    """Return as SQL the columns of a table, from columns of numpy of the same names."""
+    """Return the columns of a table of this `schema` as SQL, from numpy's of the same names."""
     columns = []
     for name, kind in schema.items():
         value = f'"{name}"'
         if name in _TIMES:
+            # It takes microseconds.
             value = f'make_timestamptz("{_TIMES[name]}" * 1000)'
         elif name in _NESTED:
             value = f"from_json({name}, '{_NESTED[name]}')"
@@ -163,7 +166,7 @@ def copied(
 
 
 def _as_text(name: str) -> str:
-    """Return as SQL a column as CSV has it."""
+    """Return the SQL that makes text of a time or a list, for CSV; of others the bare column."""
     if name in _TIMES:
         utc = f"{name} at time zone 'UTC'"
         return f"strftime({utc}, '%Y-%m-%dT%H:%M:%S.%gZ') as {name}"
@@ -173,41 +176,47 @@ def _as_text(name: str) -> str:
 
 
 def _items(many: list[Snapshot], ticks: Columns) -> Columns:
-    """Return the columns of `ITEMS`, but for the times that follow from others."""
+    """Return the columns of `ITEMS`, except the times in `_TIMES`: SQL makes them of others.
+
+    `ticks` are the columns of the same snapshots, which an item's row repeats.
+    """
     shown: list[tuple[Item, ...]] = [snapshot.items or () for snapshot in many]
-    rows = np.array([len(items) for items in shown], np.int64)
+    items_per_tick = np.array([len(items) for items in shown], np.int64)
     items = list(chain.from_iterable(shown))
     columns: dict[str, Any] = {
-        name: np.repeat(ticks[name], rows)
+        name: np.repeat(ticks[name], items_per_tick)
         for name in ITEMS
         if name in TICKS and name not in _TIMES
     }
     columns["item"] = object_column([label for label, _ in items])
     columns["count"] = np.array([count for _, count in items], np.int64)
-    without = [(None,) * len(SUMS)]
+    no_sums = [(None,) * len(SUMS)]
     sums = chain.from_iterable(
-        snapshot.sums or without * len(items)
+        snapshot.sums or no_sums * len(items)
         for snapshot, items in zip(many, shown, strict=True)
     )
+    # Without items there are no rows whose length numpy could take.
     by_column = np.array(list(sums), np.float64).reshape(-1, len(SUMS)).T
     for name, column in zip(SUMS, by_column, strict=True):
         columns[name] = float_column(column)
     return columns
 
 
-#: What a snapshot's `sums` has for each item.
+#: The columns of `ITEMS` for the numbers that a snapshot's `sums` has for each item.
 SUMS = ("sum", "mean", "mean_low", "mean_high")
 
 
 def tick_columns(
     many: Sequence[Snapshot], shown: Sequence[int | None] | None = None
 ) -> Columns:
-    """Return the columns of `TICKS`, but for the times that follow from others.
+    """Return the columns of `TICKS`, except the times in `_TIMES`: SQL makes them of others.
 
-    `shown` are the numbers of items of snapshots that were read without them.
+    `shown` has how many items each snapshot has, of those that were read without their items.
     """
     if shown is None:
-        shown = [None if one.items is None else len(one.items) for one in many]
+        shown = [
+            None if snapshot.items is None else len(snapshot.items) for snapshot in many
+        ]
     rows = [_tick(snapshot, count) for snapshot, count in zip(many, shown, strict=True)]
     columns = {}
     for name, kind in TICKS.items():
@@ -223,33 +232,39 @@ def tick_columns(
     return columns
 
 
-def _tick(one: Snapshot, shown: int | None) -> dict[str, Any]:
-    """Return a snapshot's row of `TICKS`; columns without a value may be missing."""
+def _tick(snapshot: Snapshot, shown: int | None) -> dict[str, Any]:
+    """Return a snapshot's row of `TICKS` by column; columns without a value may be missing.
+
+    `shown` is the number of its items. What has no column is JSON in `rest`.
+    """
     row: dict[str, Any] = {
-        name: getattr(one, name)
+        name: getattr(snapshot, name)
         for name in TICKS
         if name in Snapshot.__struct_fields__ and name not in _NESTED
     }
     row["shown"] = shown
-    row |= {name: getattr(one.guarantee, name) for name in _PROMISE}
-    if one.window is not None:
-        row["window_ms"] = one.window.ms
-        row["window_from"] = one.window.from_
+    row |= {name: getattr(snapshot.guarantee, name) for name in _PROMISE}
+    if snapshot.window is not None:
+        row["window_ms"] = snapshot.window.ms
+        row["window_from"] = snapshot.window.from_
     for name in _NESTED:
-        row[name] = _json(getattr(one, name))
-    rest = dict(one.further)
-    # Of another program they may be anything: then they stay in `rest`.
-    if _numbers(rest.get("sum"), _RANGE):
+        row[name] = _json(getattr(snapshot, name))
+    rest = dict(snapshot.further)
+    # Another program may have written anything there: then it stays in `rest`.
+    if _has_numbers(rest.get("sum"), _RANGE):
         row |= {f"sum_{name}": value for name, value in rest.pop("sum").items()}
-    if _numbers(rest.get("all_items"), ("count", "sd")):
+    if _has_numbers(rest.get("all_items"), ("count", "sd")):
         total = rest.pop("all_items")
         row |= {"all_items": total["count"], "all_items_sd": total["sd"]}
     row["rest"] = _json(rest)
     return row
 
 
-def _numbers(value: object, names: Sequence[str]) -> bool:
-    """Return whether a value is an object of just these numbers."""
+def _has_numbers(value: object, names: Sequence[str]) -> bool:
+    """Return whether a JSON value is an object of numbers with just these names.
+
+    A `count` must fit the column: an integer of 64 bits.
+    """
     return (
         isinstance(value, dict)
         and value.keys() == set(names)
@@ -260,6 +275,7 @@ def _numbers(value: object, names: Sequence[str]) -> bool:
 
 
 def _json(value: object) -> str | None:
+    """Return JSON; None, which becomes null, for what is empty."""
     return msgspec.json.encode(value).decode() if value else None
 
 

@@ -35,12 +35,16 @@ logger = logging.getLogger(__name__)
 DAY_MS = 86_400_000
 # Their counts differ from the truth by rounded normal noise.
 MECHANISMS = frozenset({"unk_base", "known_base"})
-# Covers that sd and quantile are rounded.
+# Covers that the standard deviation (sd) in a snapshot and the quantile are rounded.
 ROUNDING = 1 + 1e-6
 
 
 class Watched(msgspec.Struct):
-    """What has been looked at of one alert's stream key, and which items are above the limit."""
+    """What has been looked at of one alert's stream key, up to the tick that ends at `end` ms.
+
+    `id` is its series. `above` has the items above the limit, each with the tick of its alarm, and
+    `rows` is how many items were shown.
+    """
 
     id: str
     end: int
@@ -97,7 +101,7 @@ def margin(alert: AlertSettings, width_ms: int, rows: int, sd: float) -> float:
 
 @dataclass
 class _Rule:
-    """One alert: what it has seen of each stream key."""
+    """One alert, with what it has seen (`watched`) by stream key."""
 
     alert: AlertSettings
     watched: dict[str, Watched] = field(default_factory=dict)
@@ -115,6 +119,7 @@ class _Rule:
         return seen is None or seen.end < snapshot.end
 
     def take(self, snapshot: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Look at a snapshot, as parsed JSON; yield a message for each new alarm."""
         alert = self.alert
         key = snapshot["key"]
         sd = snapshot["sd"]
@@ -123,7 +128,9 @@ class _Rule:
             return
         items = snapshot.get("items") or ()
         seen = self.watched.get(key)
+        # In another series all counts begin anew.
         above = seen.above if seen is not None and seen.id == snapshot["id"] else {}
+        # The chance of a false alarm is one for all stream keys of the alert.
         rows = len(items) + sum(
             other.rows for name, other in self.watched.items() if name != key
         )
@@ -131,36 +138,40 @@ class _Rule:
             self._warn(
                 f"more than series = {alert.series:,} items are shown; they count"
             )
-        limit = margin(alert, snapshot["end"] - snapshot["start"], rows, sd)
+        beyond = margin(alert, snapshot["end"] - snapshot["start"], rows, sd)
         counts = dict(items)
-        # Of an item that is not shown any more nothing is above.
-        still = {
+        # An item that is not shown any more counts as back at the limit.
+        above = {
             item: tick
             for item, tick in above.items()
             if counts.get(item, alert.above) > alert.above
         }
         for item, count in counts.items():
             wanted = alert.items is None or item in alert.items
-            if wanted and item not in still and count - alert.above > limit:
-                still[item] = snapshot["tick"]
-                yield self._message(snapshot, item, count, limit)
-        self.watched[key] = Watched(snapshot["id"], snapshot["end"], still, len(items))
+            if wanted and item not in above and count - alert.above > beyond:
+                above[item] = snapshot["tick"]
+                yield self._message(snapshot, item, count, beyond)
+        self.watched[key] = Watched(
+            id=snapshot["id"], end=snapshot["end"], above=above, rows=len(items)
+        )
 
     def _message(
-        self, snapshot: Mapping[str, Any], item: str, count: int, limit: float
+        self, snapshot: Mapping[str, Any], item: str, count: int, beyond: float
     ) -> dict[str, Any]:
+        """Return the message of an item that counts more than `beyond` over the limit."""
         alert = self.alert
-        place = [self.digest, snapshot["id"], snapshot["key"], item, snapshot["tick"]]
+        # No more than this: what is looked at again after a crash has the same id.
+        named = [self.digest, snapshot["id"], snapshot["key"], item, snapshot["tick"]]
         message = {
             "alert": alert.name,
-            "alert_id": _digest(repr(place)),
+            "alert_id": _digest(repr(named)),
             "histogram": snapshot["histogram"],
             "key": snapshot["key"],
             "item": item,
             "count": count,
             "sd": snapshot["sd"],
             "above": alert.above,
-            "margin": round(limit, 4),
+            "margin": round(beyond, 4),
             "false_alarms": alert.false_alarms,
             "id": snapshot["id"],
             "epoch": snapshot["epoch"],
@@ -174,6 +185,7 @@ class _Rule:
         return message
 
     def _warn(self, why: str) -> None:
+        """Log once what is wrong with the alert."""
         if not self.warned:
             self.warned = True
             logger.warning("alert %s: %s", self.alert.name, why)

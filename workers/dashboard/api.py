@@ -114,6 +114,7 @@ BEAT_S = 5.0
 RETRY_AFTER = {"Retry-After": "5"}
 # A client that receives nothing for this long is disconnected.
 STALLED_S = 60.0
+# Time between two looks whether a viewer's connection has taken what was written.
 DRAIN_S = 0.05
 VIEWERS_MAX = 2_000
 SNAPSHOTS_MAX = 1_000
@@ -124,13 +125,16 @@ PAGE_TYPES = {
     "svg": "image/svg+xml",
 }
 ITEMS_MAX = 100
+# Answers with changes that are kept for further viewers, and the bytes of one at most.
 CHANGES_KEPT = 64
 CHANGES_BYTES = 256 << 10
+# Bytes from which an answer is compressed.
 COMPRESS_FROM = 1_024
 ENTRIES_MAX = 10_000
 EPOCHS_MAX = 1_000
 INT_MAX = 2**53 - 1
 FILE_TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
+# Bytes of a file that are read and sent at once.
 CHUNK = 256 << 10
 #: Whether a file has all ticks of its range, as far as the dashboard knows.
 COMPLETE = "Quietcount-Complete"
@@ -187,6 +191,7 @@ def param(query: MultiMapping[str], name: str) -> str:
 def int_param(query: MultiMapping[str], name: str, least: int, most: int) -> int:
     """Return a parameter that must be a whole number from `least` to `most`."""
     text = param(query, name)
+    # `isdigit` takes digits of other scripts too, and `int` refuses very many with another error.
     if not (
         text.isascii()
         and text.isdigit()
@@ -204,41 +209,46 @@ def optional_int(
 
 
 def time_param(query: MultiMapping[str], name: str, most: int = INT_MAX) -> int | None:
-    """Return a time in ms since 1970; it is given in ms or in ISO 8601 (without a zone: UTC)."""
-    text = param(query, name) if name in query else ""
-    if name not in query or (text.isascii() and text.isdigit()):
-        return optional_int(query, name, 0, most)
+    """Return a time in ms since 1970, None if it is not given.
+
+    It is given in ms, at most `most`, or in ISO 8601 (without a zone: UTC).
+    """
+    if name not in query:
+        return None
+    text = param(query, name)
+    if text.isascii() and text.isdigit():
+        return int_param(query, name, 0, most)
     try:
         moment = datetime.fromisoformat(text)
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        found = (moment - EPOCH) // timedelta(milliseconds=1)
+        time_ms = (moment - EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
-        found = -1
-    if found < 0:
+        time_ms = -1
+    if time_ms < 0:
         raise BadQuery(
             f"{name}: a whole number of ms since 1970, or a time such as 2026-11-22T14:00:00Z"
         )
-    return found
+    return time_ms
 
 
 def duration_param(query: MultiMapping[str], name: str) -> int:
     """Return a duration in ms; it is given in ms or such as 10s, 5m, 1h or 1d."""
     text = param(query, name)
     try:
-        found = parse_duration(text if text[-1:].isalpha() else f"{text}ms")
+        duration_ms = parse_duration(text if text[-1:].isalpha() else f"{text}ms")
     except ValueError:
-        found = 0
-    if not 1 <= found <= INT_MAX:
+        duration_ms = 0
+    if not 1 <= duration_ms <= INT_MAX:
         raise BadQuery(
             f"{name}: a whole number of ms from 1, or a duration such as 10s, 5m, 1h or 1d"
         )
-    return found
+    return duration_ms
 
 
 def stream_of(query: MultiMapping[str]) -> Stream:
     """Return the stream, a histogram and one of its stream keys, that a query names."""
     key = param(query, "key")
-    # What the settings call "$all" has this stream key.
+    # In the settings, all keys together are "$all"; their snapshots have this stream key.
     return Stream(param(query, "histogram"), ALL_STREAM_KEY if key == ALL_KEYS else key)
 
 
@@ -288,9 +298,10 @@ def application(
     readers: Readers | None = None,
     further: Mapping[str, object] | None = None,
 ) -> web.Application:
-    """Return the web application, without Kafka. Without `readers`, everybody may read all.
+    """Return the web application of a dashboard that listens on `host`.
 
-    `further` extends /api/histograms.
+    It answers from the hub and the store; who fills these is the caller's. Without `readers`,
+    everybody may read all. The fields `further` extend the answer of /api/histograms.
     """
     app = web.Application(middlewares=[guard(host, readers)], client_max_size=1_024)
     app.on_response_prepare.append(headers_for(host, readers))
@@ -328,12 +339,14 @@ def application(
             )
         await ticks.wait_until_read(names)
         seen = [
-            one for one in histograms if reader_of(request).may_see(one.settings_name)
+            histogram
+            for histogram in histograms
+            if reader_of(request).may_see(histogram.settings_name)
         ]
         unread = [
-            one.name
-            for one in seen
-            if one.name in hub.unread and one.name not in hub.missing
+            histogram.name
+            for histogram in seen
+            if histogram.name in hub.unread and histogram.name not in hub.missing
         ]
         listing = {
             "worker": settings.worker,
@@ -441,7 +454,7 @@ class _Api:
         self._hub = ticks.hub
         self._store = ticks.store
         self._known = known
-        # Changes of the last ticks, by query.
+        # Answers with changes that are computed or kept, by the parameters of their query.
         self._changes: dict[tuple[tuple[str, str], ...], asyncio.Task[bytes]] = {}
 
     def _seen_by(self, reader: Reader) -> set[str]:
@@ -467,7 +480,7 @@ class _Api:
             for histogram in query.getall("histogram"):
                 self._refuse_unknown(request, histogram)
         if "window" in query or "since" in query:
-            return await self._shared(query)
+            return await self._answer_changes(query)
         if "at" in query or "tick" in query:
             refuse_unknown(query, TICK_PARAMS, " with at or tick")
             line = await self._ticks.find(_tick_query(query))
@@ -480,10 +493,11 @@ class _Api:
         after = time_param(query, "after", 2**63 - 1)
         top = optional_int(query, "top", 1, 2**31)
         limit = optional_int(query, "limit", 1, SNAPSHOTS_MAX) or 100
+        # Raises if the stream is unknown, or not read yet.
         await self._ticks.newest(stream)
-        found, more = self._hub.history.page(stream, after, limit)
+        page, more = self._hub.history.page(stream, after, limit)
         lines = []
-        for index, snapshot in enumerate(found):
+        for index, snapshot in enumerate(page):
             if (items is not None or top is not None) and index % 50 == 49:
                 await asyncio.sleep(0)  # cutting takes time: yield to other requests
             line = select_items(snapshot, items=items, top=top)
@@ -504,6 +518,7 @@ class _Api:
         for histogram in histograms:
             self._refuse_unknown(request, histogram)
         reader = reader_of(request)
+        # None named: all that the reader may see.
         if not histograms and reader.histograms is not None:
             histograms = sorted(self._seen_by(reader))
         selection = Filter(
@@ -514,6 +529,7 @@ class _Api:
         if len(self._hub) >= VIEWERS_MAX:
             full = f"{VIEWERS_MAX:,} viewers are connected already"
             return refusal(503, full, **{hdrs.RETRY_AFTER: "10"})
+        # A proxy such as nginx must not hold events back.
         headers = {hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         if request.method == hdrs.METH_HEAD:
@@ -567,27 +583,28 @@ class _Api:
         self._refuse_unknown(request, stream.histogram)
         return stream
 
-    async def _shared(self, query: MultiMapping[str]) -> web.Response:
-        """Answer /api/snapshots with `window` or `since`, once for all that ask alike.
+    async def _answer_changes(self, query: MultiMapping[str]) -> web.Response:
+        """Answer /api/snapshots with `window` or `since`, computed once for all that ask alike.
 
-        All viewers of a stream do, since the page names the tick that it shows; so the running
+        All viewers of a stream do, since the page names the tick that it shows. So the running
         computation is kept as a task, and its answer if it can no longer change.
         """
         cache = self._changes
-        question = tuple(query.items())
-        if (task := cache.get(question)) is None:
-            task = cache[question] = asyncio.ensure_future(self._changed(query))
+        parameters = tuple(query.items())
+        if (task := cache.get(parameters)) is None:
+            task = cache[parameters] = asyncio.ensure_future(self._changed(query))
             while len(cache) > CHANGES_KEPT:
                 del cache[next(iter(cache))]
         keep = False
         try:
+            # One viewer that leaves must not cancel it for the others.
             body = await asyncio.shield(task)
-            # The newest tick changes, and what is missing may be read yet.
+            # Without a time the newest tick is meant; and what the store has not read may come.
             final = "at" in query and self._store.reading is None
             keep = final and len(body) <= CHANGES_BYTES
         finally:
-            if not keep and cache.get(question) is task:
-                del cache[question]
+            if not keep and cache.get(parameters) is task:
+                del cache[parameters]
         return answer(body)
 
     async def _changed(self, query: MultiMapping[str]) -> bytes:
@@ -600,8 +617,9 @@ class _Api:
         items = frozenset(items_of(query)) or None
         top = optional_int(query, "top", 1, 2**31)
         if "at" in query or "tick" in query:
-            at_end = replace(_tick_query(query), items=(), top=None)
-            line = await self._ticks.find(at_end)
+            # With all its items: the largest changes need not be of the largest counts.
+            whole_tick = replace(_tick_query(query), items=(), top=None)
+            line = await self._ticks.find(whole_tick)
         else:
             line = (await self._ticks.newest(stream)).json
         newer = await asyncio.to_thread(orjson.loads, line)
@@ -615,6 +633,7 @@ class _Api:
             if window <= 0:
                 raise BadQuery("since: before the end of the tick")
         begin = await self._beginning(stream, newer, window)
+        # Parsing, subtracting and writing take time: in another thread, others are answered.
         snapshot = await asyncio.to_thread(
             changes,
             newer,
@@ -651,6 +670,7 @@ class _Api:
 
         That is in its epoch, in the one before, or, if that is not known, where its epoch began.
         """
+        # The tick at whose end the window begins; at most 0: before the epoch's first tick.
         first_tick = newer["tick"] - ticks_of(newer, window_ms)
         if first_tick > 0:
             return await self._beginning_in(stream, newer, first_tick, None)
@@ -674,14 +694,15 @@ class _Api:
         first_tick: int,
         last: dict[str, Any] | None,
     ) -> _Beginning:
-        """Return the beginning of a window at a tick of the epoch of `snapshot`.
+        """Return the beginning of a window at the end of a tick of the epoch of `snapshot`.
 
-        That tick may have been thinned out of the history: then the window begins at the last kept
-        tick before it, or where the series began.
+        At most 0 is where the epoch began. The tick may have been thinned out of the history: then
+        the window begins at the last kept tick before it, or where the series began.
         """
         if first_tick <= 0:
-            width = snapshot["end"] - snapshot["start"]
-            return _Beginning(None, snapshot["end"] - snapshot["tick"] * width, last)
+            tick_ms = snapshot["end"] - snapshot["start"]
+            start_ms = snapshot["end"] - snapshot["tick"] * tick_ms
+            return _Beginning(None, start_ms, last)
         query = TickQuery(
             stream=stream, epoch=snapshot["epoch"], tick=first_tick, id=snapshot["id"]
         )
@@ -730,6 +751,7 @@ class _Api:
             )
         if table not in TABLES:
             raise BadQuery(f"table = {table[:NAME_CHARS]!r}: must be items or ticks")
+        # Refuses an unknown stream before the answer begins.
         await self._ticks.ask(stream, lambda cursor: locate(cursor, stream))
         async with store.sending() as directory:
             kind = cast(Format, file_type)
@@ -779,7 +801,10 @@ class _Api:
 async def _send(
     request: web.Request, response: web.StreamResponse, viewer: Viewer
 ) -> None:
-    """Send events until the viewer leaves; choose each only after the previous one is sent."""
+    """Send events until the viewer leaves; choose each only after the previous one is sent.
+
+    So a slow viewer misses ticks, rather than getting old ones.
+    """
     transport = request.transport
     await response.write(b"retry: 1000\n\n")
     beat_at = time.monotonic() + BEAT_S
@@ -844,12 +869,12 @@ def _file_name(
         "begin" if since is None else iso(since),
         "now" if until is None else iso(until),
     )
-    which = ["epochs"] if isinstance(query, EpochsQuery) else []
-    last = [] if table == "items" else [table]
-    last += [] if complete else ["incomplete"]
+    before = ["epochs"] if isinstance(query, EpochsQuery) else []
+    after = [] if table == "items" else [table]
+    after += [] if complete else ["incomplete"]
     parts = [
         re.sub(r"[^A-Za-z0-9._-]", "", part.replace(".000Z", "Z"))[:80]
-        for part in (*query.stream, *which, *ends, *last)
+        for part in (*query.stream, *before, *ends, *after)
     ]
     return f"{'_'.join(parts)}.{file_type}"
 

@@ -47,11 +47,12 @@ logger = logging.getLogger(__name__)
 BATCH = 2_000
 # A batch is delivered when it is full or this old, which bounds a snapshot's delay.
 POLL_S = 0.1
-# At a partition's end, with transaction markers; searched for its newest time and tick width.
+# Offsets at a partition's end, transaction markers included, that are searched for its newest time
+# and the length of its ticks.
 TAIL_RECORDS = 100
-# The newest one counts; the others are not compacted yet.
+# The newest record of the budget counts; older ones may not be compacted away yet.
 BUDGET_RECORDS = 10
-# Per partition, if the broker cannot look up offsets by time.
+# So many offsets of a partition are read at most before its new records.
 HISTORY_RECORDS = 100_000
 TOPICS_S = 10.0
 ANSWER_S = 4.0
@@ -66,7 +67,7 @@ T = TypeVar("T")
 
 def _refuses(error: KafkaError) -> bool:
     """Return whether the brokers answer, but refuse this reader."""
-    # A failed handshake may as well be another server's, or the network's.
+    # A failed TLS handshake need not be theirs: another server may answer there, or the network.
     if error.code() == KafkaError._SSL:
         return False
     return verdict_of_code(error.code()) in (Verdict.FORBIDDEN, Verdict.SETTING)
@@ -85,7 +86,7 @@ class Feed:
         backlog: Backlog,
         take: Callable[[list[SeenSnapshot]], None] | None = None,
     ) -> None:
-        """`take` gets the snapshots too, in order."""
+        """`take` gets the new snapshots after the hub, in order: alerts look at them."""
         self._take = take
         self._connection = settings.connection
         self._topics = settings.topics
@@ -96,7 +97,10 @@ class Feed:
         self._backlog = backlog
         self._pages = Pages()
         self._assigned: set[Partition] = set()
+        # Partitions of which not all has been read that was there at first.
         self._unread: set[Partition] = set()
+        # Errors that only librdkafka's callback gets: why this reader is refused or TLS fails, and
+        # why no broker answers.
         self._cause: KafkaError | None = None
         self._silence: KafkaError | None = None
         self._invalid = 0
@@ -167,6 +171,7 @@ class Feed:
                     # Calls only `_record_error`: nothing is assigned.
                     await self._call(lambda: consumer.poll(0))
                 self._report_error(failed.args[0])
+                # Look at the topics first: they may have changed meanwhile.
                 topics_at = 0.0
                 await asyncio.sleep(RETRY_S)
 
@@ -187,7 +192,10 @@ class Feed:
             self._assigned.update(starts)
             self._backlog.begin(starts)
             consumer.incremental_assign(
-                [TopicPartition(*tp, at) for tp, at in starts.items()]
+                [
+                    TopicPartition(topic, partition, offset)
+                    for (topic, partition), offset in starts.items()
+                ]
             )
         if not self._reads_budget and among(metadata, [self._budget_topic]):
             # Without the right to read it, the page says less.
@@ -271,7 +279,10 @@ class Feed:
     def _start_times(
         self, consumer: Consumer, bounds: Mapping[Partition, tuple[int, int]]
     ) -> dict[Partition, int]:
-        """Return each partition's history start time, estimated from its last records."""
+        """Return the time in ms at which the last `TICKS` ticks of each partition begin.
+
+        It is estimated from the last records; partitions in which none is found are left out.
+        """
         since: dict[Partition, int] = {}
         tails = {
             partition: (max(low, high - TAIL_RECORDS), high)
@@ -289,9 +300,11 @@ class Feed:
                 with suppress(InvalidSnapshot):
                     topic = chunk.where[0]
                     frame = decode(self._topics[topic], message.value() or b"")
-                    # Use the record's timestamp: the broker may be configured to set it.
-                    ends = message.timestamp()[1] - TICKS * (frame.end - frame.start)
-                    since[chunk.where] = max(since.get(chunk.where, 0), ends, 0)
+                    # The offset is looked up by the records' times, which a broker may set: so not
+                    # the end of the tick.
+                    time_ms = message.timestamp()[1]
+                    start_ms = time_ms - TICKS * (frame.end - frame.start)
+                    since[chunk.where] = max(since.get(chunk.where, 0), start_ms, 0)
         return since
 
     def _report_reading(self, missing: list[str]) -> None:
@@ -300,7 +313,7 @@ class Feed:
         self._backlog.away = False
         self._silence = None
         self._hub.unread = frozenset(self._topics[topic] for topic, _ in self._unread)
-        # What was read of a topic that is gone stays.
+        # A topic that is gone is not missing: what was read of it stays.
         seen = {topic for topic, _ in self._assigned}
         self._hub.missing = frozenset(
             self._topics[topic] for topic in missing if topic not in seen
@@ -319,8 +332,11 @@ class Feed:
             logger.info("Kafka: %s", after)
 
     def _report_error(self, error: KafkaError) -> None:
-        """Log an error: librdkafka's message names brokers, topics and reasons, but no record."""
-        # Only the callback gets the reason for a broker's silence.
+        """Tell viewers that Kafka is away or refuses this reader, and log why.
+
+        librdkafka's message names brokers, topics and reasons, but no record.
+        """
+        # What the callback got says more than the timeout of a call.
         cause = self._cause or error
         self._cause = None
         self._backlog.away = True
@@ -328,8 +344,9 @@ class Feed:
             self._set_state({"kafka": "refused"})
             logger.warning("Kafka: %s", cause.str())
         else:
-            said = cause if cause.code() == KafkaError._SSL else self._silence or cause
-            self._hub.outage.begin(" ".join(said.str().split()))
+            if cause.code() != KafkaError._SSL and self._silence is not None:
+                cause = self._silence
+            self._hub.outage.begin(" ".join(cause.str().split()))
             self._set_state({"kafka": "away"})
 
     def _record_error(self, error: KafkaError) -> None:

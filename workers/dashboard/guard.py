@@ -15,7 +15,7 @@ from workers.runtime.printing import printable
 logger = logging.getLogger(__name__)
 
 READER = web.RequestKey("reader", Reader)
-# Of names in the log.
+# Characters at most of a name or path from a request in the log.
 NAME_CHARS = 100
 
 # Only scripts and styles from this server's files: a label injected as markup could do nothing.
@@ -91,6 +91,7 @@ def guard(host: str, readers: Readers | None) -> Middleware:
     # dashboard (DNS rebinding).
     local_only = readers is None and is_loopback(host)
 
+    # The outer one: it logs refusals too.
     @web.middleware
     async def logged(request: web.Request, handler: Handler) -> web.StreamResponse:
         begun = time.monotonic()
@@ -114,6 +115,7 @@ def guard(host: str, readers: Readers | None) -> Middleware:
             request[READER] = reader
         try:
             return await handler(request)
+        # aiohttp's own answers, such as 404, would be text that quotes the request.
         except web.HTTPException as error:
             if error.status < 400:
                 raise

@@ -38,7 +38,7 @@ Network = IPv4Network | IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """`histograms`: names as in the settings file; None: all."""
+    """Who may see some histograms, by their names in the settings file; None: all."""
 
     name: str
     histograms: frozenset[str] | None = None
@@ -88,31 +88,35 @@ class Readers:
         self._proxy = proxy
 
     def identify(self, request: web.Request) -> Reader | None:
-        """Return who asks; None if they are nobody here. Comparisons take constant time."""
-        scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        """Return who asks, by token or else by the proxy's header; None if they are nobody here.
+
+        How long it takes says nothing of a token.
+        """
+        scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        # aiohttp has bytes that are no UTF-8 as lone surrogates.
         digest = hashlib.sha256(
-            given.strip().encode("utf-8", "surrogateescape")
+            token.strip().encode("utf-8", "surrogateescape")
         ).digest()
-        found = None
+        by_token = None
         for known, reader in self._by_digest.items():
             if hmac.compare_digest(known, digest) and scheme.lower() == "bearer":
-                found = reader
-        if found is not None or self._proxy is None:
-            return found
+                by_token = reader
+        if by_token is not None or self._proxy is None:
+            return by_token
         name = self._proxy.name_in(request)
         if name is None:
             return None
-        known_reader = self._by_name.get(name)
-        if known_reader is None and ANYBODY_ELSE in self._by_name:
+        by_name = self._by_name.get(name)
+        if by_name is None and ANYBODY_ELSE in self._by_name:
             return Reader(name, self._by_name[ANYBODY_ELSE].histograms)
-        return known_reader
+        return by_name
 
 
 def load_readers(path: Path, histograms: Collection[str]) -> Readers:
     """Return the readers of a file; `histograms` are the names in the settings file."""
 
     def read(document: Mapping[str, Any], base: Path) -> Readers:
-        _only(document, ("reader", "proxy"), "")
+        _refuse_others(document, ("reader", "proxy"), "")
         sections = document.get("reader")
         if not isinstance(sections, list) or not sections:
             raise SettingsError("reader is missing: one or more sections [[reader]]")
@@ -124,7 +128,7 @@ def load_readers(path: Path, histograms: Collection[str]) -> Readers:
             where = f"reader {number}: "
             if not isinstance(section, dict):
                 raise SettingsError(f"{where}a section [[reader]]")
-            _only(section, ("name", "token_file", "histograms"), where)
+            _refuse_others(section, ("name", "token_file", "histograms"), where)
             reader = _reader(section, where, histograms)
             if reader.name in names:
                 raise SettingsError(f"{where}a second reader {display(reader.name)}")
@@ -147,7 +151,10 @@ def load_readers(path: Path, histograms: Collection[str]) -> Readers:
     return from_file(path, read)
 
 
-def _only(section: Mapping[str, Any], names: Collection[str], where: str) -> None:
+def _refuse_others(
+    section: Mapping[str, Any], names: Collection[str], where: str
+) -> None:
+    """Raise SettingsError if a section has a name that is not in `names`."""
     for name in section:
         if name not in names:
             raise SettingsError(f"{where}{name}: unknown; one of {', '.join(names)}")
@@ -156,6 +163,10 @@ def _only(section: Mapping[str, Any], names: Collection[str], where: str) -> Non
 def _reader(
     section: Mapping[str, Any], where: str, histograms: Collection[str]
 ) -> Reader:
+    """Return the reader of a section, checked; `where` begins messages.
+
+    `histograms` are the names in the settings file.
+    """
     name = section.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS:
         raise SettingsError(f"{where}name: a text of 1 to {_NAME_CHARS} characters")
@@ -166,11 +177,11 @@ def _reader(
     listed = section["histograms"]
     if not isinstance(listed, list) or not listed:
         raise SettingsError(f"{where}histograms: a list of names; left out: all")
-    for one in listed:
-        if one not in histograms:
-            there = ", ".join(sorted(histograms))
+    for histogram in listed:
+        if histogram not in histograms:
+            known = ", ".join(sorted(histograms))
             raise SettingsError(
-                f"{where}histograms holds {display(one)}: one of {there}"
+                f"{where}histograms holds {display(histogram)}: one of {known}"
             )
     return Reader(name, frozenset(listed))
 
@@ -178,10 +189,10 @@ def _reader(
 def _proxy(section: object) -> Proxy:
     if not isinstance(section, dict):
         raise SettingsError("proxy: a section [proxy]")
-    _only(section, ("header", "addresses"), "proxy.")
+    _refuse_others(section, ("header", "addresses"), "proxy.")
     header = section.get("header")
-    token = isinstance(header, str) and header.replace("-", "").isalnum()
-    if not token or not str(header).isascii():
+    is_word = isinstance(header, str) and header.replace("-", "").isalnum()
+    if not is_word or not str(header).isascii():
         raise SettingsError(
             "proxy.header: the name of a header, such as X-Forwarded-User"
         )
@@ -191,16 +202,17 @@ def _proxy(section: object) -> Proxy:
             'proxy.addresses: a list such as ["10.1.2.3", "10.2.0.0/16"]'
         )
     networks = []
-    for one in addresses:
+    for address in addresses:
         try:
-            networks.append(ip_network(one if isinstance(one, str) else ""))
+            # It would take a number for an address.
+            networks.append(ip_network(address if isinstance(address, str) else ""))
         except ValueError:
             raise SettingsError(
-                f"proxy.addresses holds {display(one)}: an IP address or network"
+                f"proxy.addresses holds {display(address)}: an IP address or network"
             ) from None
     return Proxy(str(header), tuple(networks))
 
 
 def single(token: str) -> Readers:
-    """Return the one reader with this token, who may see everything."""
+    """Return readers of whom there is one: who has this token, and may see everything."""
     return Readers({token: Reader("token")})

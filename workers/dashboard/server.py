@@ -57,7 +57,8 @@ class Tls:
             return
         self._loaded = times
         try:
-            # A certificate is loaded before its key, so a pair that does not fit would stay.
+            # Into a new context first: a certificate is loaded before its key, and one that does
+            # not fit would stay in the context that is in use.
             self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
             self._load(self.context)
         except (OSError, ValueError):
@@ -68,7 +69,7 @@ class Tls:
         context.load_cert_chain(self._certificate, self._key, password="")
 
     def _times(self) -> tuple[int | None, ...]:
-        """Return when the files changed; None for one that is not there."""
+        """Return when certificate and key changed, in ns; None for one that is not there."""
         times: list[int | None] = []
         for path in (self._certificate, self._key):
             try:
@@ -92,7 +93,7 @@ class Dashboard:
         routes: Iterable[web.RouteDef] = (),
         further: Mapping[str, object] | None = None,
     ) -> None:
-        """`routes` and `further` are for the demo only."""
+        """`routes` and `further`, fields of /api/histograms, are for the demo only."""
         self._host = host
         self._port = port
         self._tls = tls
@@ -124,7 +125,7 @@ class Dashboard:
         await runner.setup()
         context = None if self._tls is None else self._tls.context
         server = await listen(runner, listener, refuse_unreadable, context)
-        # What was seen is known before anything is looked at.
+        # What alerts have seen is loaded before the feed brings anything to look at.
         telling = None
         if self._teller is not None:
             await self._teller.load()
@@ -153,7 +154,10 @@ class Dashboard:
             await asyncio.to_thread(self.store.close)
 
     async def _watch(self) -> None:
-        """Forward the store's state to viewers, which the store's thread must not touch."""
+        """Forward the store's state to viewers, which the store's thread must not touch.
+
+        Also use a renewed certificate.
+        """
         while True:
             self.hub.set_history_state(self.store.state)
             if self._tls is not None:

@@ -29,14 +29,17 @@ from workers.dashboard.alerts import Alarms, Watched
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
+# Pauses after the first, second, ... failure of a delivery.
 RETRY_S = (1.0, 2.0, 5.0, 15.0, 60.0)
-# How old what is stored of quiet ticks may be: a crash looks at them again.
+# How often the file is written without alarms: after a crash newer ticks are looked at again.
 SAVE_S = 5.0
-# A destination that is away for so long loses its oldest alerts.
+# A destination that is away until more alerts wait loses the oldest.
 WAITING_MAX = 10_000
 
 
 class Destination(NamedTuple):
+    """A webhook and its address, or a topic and its name."""
+
     kind: str
     where: str
 
@@ -48,7 +51,11 @@ class Destination(NamedTuple):
 
 
 class Stored(msgspec.Struct):
-    """The file: what each alert has seen, and what waits for each destination."""
+    """The content of the file.
+
+    `seen` is what each alert has seen, by its digest and stream key; `waiting` are messages with
+    the kind and address of their destination, the oldest first.
+    """
 
     seen: dict[str, dict[str, Watched]] = {}
     waiting: list[tuple[str, str, dict[str, Any]]] = []
@@ -65,9 +72,11 @@ class Teller:
         for alert in settings.alerts:
             for destination in _destinations(alert.webhook, alert.topic):
                 self._queues.setdefault(destination, deque(maxlen=WAITING_MAX))
-        self._events = {one: asyncio.Event() for one in self._queues}
+        # Set while something may be in the queue.
+        self._events = {destination: asyncio.Event() for destination in self._queues}
         self._saving = asyncio.Lock()
         self._producer: Producer | None = None
+        # Whether the file could not be written last time, which is logged once.
         self._failed = False
 
     async def load(self) -> None:
@@ -79,7 +88,8 @@ class Teller:
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             tasks = [
-                asyncio.create_task(self._deliver(one, session)) for one in self._queues
+                asyncio.create_task(self._deliver(destination, session))
+                for destination in self._queues
             ]
             try:
                 await self._save_at_times()
@@ -107,6 +117,7 @@ class Teller:
                     self._put(destination, message)
 
     def _put(self, destination: Destination, message: dict[str, Any]) -> None:
+        """Let a message wait for its delivery; a full queue drops the oldest by itself."""
         queue = self._queues[destination]
         if len(queue) == WAITING_MAX:
             logger.warning(
@@ -120,6 +131,7 @@ class Teller:
     async def _deliver(
         self, destination: Destination, session: aiohttp.ClientSession
     ) -> None:
+        """Deliver what waits for a destination, in order, until cancelled."""
         queue = self._queues[destination]
         tries = 0
         while True:
@@ -127,10 +139,11 @@ class Teller:
                 self._events[destination].clear()
                 await self._events[destination].wait()
             message = queue[0]
+            # Before it is sent: after a crash it is sent again, not lost.
             await self._save()
             why = await self._send(destination, message, session)
             if why is None:
-                # The oldest one may have been dropped meanwhile.
+                # A full queue may have dropped it meanwhile.
                 with suppress(ValueError):
                     queue.remove(message)
                 tries = 0
@@ -166,6 +179,7 @@ class Teller:
             return type(error).__name__
 
     def _produce(self, topic: str, body: bytes) -> str | None:
+        """Write a message to a topic; return why that failed, or None. It blocks."""
         failures: list[str] = []
         delivered: list[bool] = []
 
@@ -188,15 +202,17 @@ class Teller:
         return None
 
     async def _save_at_times(self) -> None:
+        """Save what was seen, from time to time, until cancelled."""
         while True:
             await asyncio.sleep(SAVE_S)
             await self._save()
 
     async def _save(self) -> None:
+        """Write the file; if that is impossible, go on without."""
         async with self._saving:
             waiting = [
-                (one.kind, one.where, message)
-                for one, queue in self._queues.items()
+                (destination.kind, destination.where, message)
+                for destination, queue in self._queues.items()
                 for message in queue
             ]
             content = msgspec.json.encode(Stored(self._alarms.stored(), waiting))
@@ -221,7 +237,7 @@ class Teller:
         self._alarms.restore(stored.seen)
         for kind, where, message in stored.waiting:
             destination = Destination(kind, where)
-            # What the settings do not name any more is nobody's.
+            # The settings may not name it any more.
             if destination in self._queues:
                 self._queues[destination].append(message)
 
@@ -235,6 +251,7 @@ def state_path(settings: ReaderSettings) -> Path:
 
 
 def _destinations(webhook: str | None, topic: str | None) -> list[Destination]:
+    """Return where an alert with these settings is delivered; None: not there."""
     named = (("webhook", webhook), ("topic", topic))
     return [Destination(kind, where) for kind, where in named if where is not None]
 

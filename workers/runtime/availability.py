@@ -23,6 +23,8 @@ class Outage:
 
     @property
     def seconds(self) -> float:
+        """How long the current outage has lasted; 0 without one."""
+        # Read once: another thread may end the outage.
         since_s = self._since_s
         return 0.0 if since_s is None else max(0.0, self._now_s() - since_s)
 
@@ -45,6 +47,7 @@ class Outage:
         )
 
     def end(self) -> None:
+        """Record and log that Kafka answers again, if it was away."""
         with self._lock:
             if self._since_s is None:
                 return
@@ -68,8 +71,14 @@ _NAMED_MAX = 3
 
 
 class _Wait(NamedTuple):
+    """Since when (monotonic) something waits, and why."""
+
     since_s: float
     why: str
+
+
+# A wait: its source, what waits, and since when and why.
+_Waiting = tuple[str, str, _Wait]
 
 
 class Waits:
@@ -78,10 +87,12 @@ class Waits:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._lock = Lock()
         self._now_s = now_s
+        # By source, then by what waits.
         self._by_source: dict[str, dict[str, _Wait]] = {}
-        self._said_s: float | None = None
-        # Logs reported as held up by a transaction, with the time since when.
-        self._said_of: dict[str, float] = {}
+        # Since when the worker is held up, if it was logged; transactions are logged apart.
+        self._logged_since_s: float | None = None
+        # Partition logs reported as held up by a transaction, with the time since when.
+        self._logged_transactions: dict[str, float] = {}
 
     def note(
         self,
@@ -91,17 +102,16 @@ class Waits:
     ) -> None:
         """Replace a source's waits; those that continue keep their start.
 
-        `since_s` has known starts (monotonic).
+        `waits` says why each thing waits; `since_s` has starts that the caller knows (monotonic).
         """
         with self._lock:
             before = self._by_source.pop(source, {})
             now_s = self._now_s()
-            known = {what: wait.since_s for what, wait in before.items()} | dict(
-                since_s or {}
-            )
+            starts_s = {what: wait.since_s for what, wait in before.items()}
+            starts_s |= since_s or {}
             if waits:
                 self._by_source[source] = {
-                    what: _Wait(known.get(what, now_s), why)
+                    what: _Wait(since_s=starts_s.get(what, now_s), why=why)
                     for what, why in waits.items()
                 }
 
@@ -110,7 +120,7 @@ class Waits:
         with self._lock:
             self._by_source.pop(source, None)
             if source == TRANSACTIONS:
-                self._said_of = {}
+                self._logged_transactions = {}
 
     def has(self, source: str) -> bool:
         return source in self._by_source
@@ -125,68 +135,66 @@ class Waits:
         """What waits, why and for how long, if the worker is held up: partitions first."""
         return self._named(self._all()) if self.seconds else []
 
-    def _longest_s(self, found: Sequence[tuple[str, str, _Wait]]) -> float:
+    def _longest_s(self, waiting: Sequence[_Waiting]) -> float:
         """Return for how long the oldest of these waits has lasted; 0 below `HELD_UP_S`."""
-        since = [wait.since_s for _, _, wait in found]
-        seconds = self._now_s() - min(since) if since else 0.0
+        starts_s = [wait.since_s for _, _, wait in waiting]
+        seconds = self._now_s() - min(starts_s) if starts_s else 0.0
         return seconds if seconds >= HELD_UP_S else 0.0
 
-    def _named(self, found: Sequence[tuple[str, str, _Wait]]) -> list[str]:
-        """Return a text for every wait: for partitions first, then the oldest."""
+    def _named(self, waiting: Sequence[_Waiting]) -> list[str]:
+        """Return a text for every wait: those for partitions first, then the oldest."""
         now_s = self._now_s()
         ordered = sorted(
-            found, key=lambda one: (one[0] != PARTITIONS, one[2].since_s, one[1])
+            (source != PARTITIONS, wait.since_s, what, wait.why)
+            for source, what, wait in waiting
         )
         return [
-            f"{what}: {wait.why} (for {now_s - wait.since_s:.0f} s)"
-            for _, what, wait in ordered
+            f"{what}: {why} (for {now_s - since_s:.0f} s)"
+            for _, since_s, what, why in ordered
         ]
 
-    def _all(self) -> list[tuple[str, str, _Wait]]:
-        """Return every wait as its source, what waits, and since when and why."""
+    def _all(self) -> list[_Waiting]:
         with self._lock:
-            sources = self._by_source.items()
             return [
-                (of, what, wait)
-                for of, waits in sources
+                (source, what, wait)
+                for source, waits in self._by_source.items()
                 for what, wait in waits.items()
             ]
 
     def say(self) -> None:
         """Log once that the worker is held up, and once that this is over."""
-        found = self._all()
-        transactions = [one for one in found if one[0] == TRANSACTIONS]
-        waits = [one for one in found if one[0] != TRANSACTIONS]
+        everything = self._all()
+        transactions = [wait for wait in everything if wait[0] == TRANSACTIONS]
+        waits = [wait for wait in everything if wait[0] != TRANSACTIONS]
         self._say_transactions(transactions)
         seconds = self._longest_s(waits)
         now_s = self._now_s()
-        # Partitions are looked at every few seconds, and explain the rest.
-        explained = self.has(PARTITIONS) or seconds >= 2 * HELD_UP_S
-        if seconds and explained and self._said_s is None:
-            self._said_s = now_s - seconds
+        # Partitions are looked at every few seconds and explain the rest: wait for what they say.
+        is_explained = self.has(PARTITIONS) or seconds >= 2 * HELD_UP_S
+        if seconds and is_explained and self._logged_since_s is None:
+            self._logged_since_s = now_s - seconds
             logger.warning(
                 "held up: %s. Waiting for it; nothing is lost",
                 _listed(self._named(waits), "; "),
                 extra=json_fields(event="held_up"),
             )
-        elif self._said_s is not None and not waits:
-            took_s = now_s - self._said_s
-            self._said_s = None
+        elif self._logged_since_s is not None and not waits:
+            took_s = now_s - self._logged_since_s
+            self._logged_since_s = None
             logger.warning(
                 "no longer held up, after %.0f s",
                 took_s,
                 extra=json_fields(event="goes_on", seconds=round(took_s, 1)),
             )
 
-    def _say_transactions(self, found: Sequence[tuple[str, str, _Wait]]) -> None:
+    def _say_transactions(self, waiting: Sequence[_Waiting]) -> None:
         """Log every held-up partition log once, and once when it is free again."""
-        since_s = {what: wait.since_s for _, what, wait in found}
+        starts_s = {what: wait.since_s for _, what, wait in waiting}
         with self._lock:
-            new = [one for one in found if one[1] not in self._said_of]
-            over = {
-                what: at for what, at in self._said_of.items() if what not in since_s
-            }
-            self._said_of = since_s
+            logged_s = self._logged_transactions
+            new = [wait for wait in waiting if wait[1] not in logged_s]
+            over = {what: logged_s[what] for what in logged_s.keys() - starts_s}
+            self._logged_transactions = starts_s
         if new:
             logger.warning(
                 "held up: %s. Nothing is lost; what it hides counts when it ends, as late events",
@@ -206,8 +214,8 @@ class Waits:
         """Forget all waits: Kafka is away, which explains them."""
         with self._lock:
             self._by_source.clear()
-            self._said_s = None
-            self._said_of = {}
+            self._logged_since_s = None
+            self._logged_transactions = {}
 
 
 def _listed(names: Sequence[str], separator: str) -> str:

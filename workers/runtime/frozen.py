@@ -72,7 +72,7 @@ class _Sealing(type):
         shared: bool = True,
     ) -> _Sealing:
         for member, value in members.items() if shared else ():
-            # Both bypass __setattr__.
+            # A cached_property, and a method with functools.cache, bypass __setattr__.
             if isinstance(value, functools.cached_property) or hasattr(
                 value, "cache_clear"
             ):
@@ -120,11 +120,15 @@ class Frozen(metaclass=_Sealing):
 
 
 def check_frozen(value: object, where: str) -> None:
-    """Raise TypeError, naming only `where`, if anything reachable can change."""
+    """Raise TypeError if anything reachable from a value can change.
+
+    `where` is what the message calls it: the value itself may hold personal data.
+    """
     kind = type(value)
     if kind in _ATOMS or isinstance(value, _VALUES):
         return
     if isinstance(value, (tuple, frozenset)):
+        # A table has many numbers: they need no call each.
         if not _ATOMS.issuperset(map(type, value)):
             for i, part in enumerate(value):
                 check_frozen(part, f"{where}[{i}]")
@@ -134,6 +138,7 @@ def check_frozen(value: object, where: str) -> None:
     elif isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise TypeError(f"{where}: an array of objects can change")
+        # A read-only view still changes with the array, or buffer, that it is a view of.
         base: object = value
         while isinstance(base, np.ndarray):
             if base.flags.writeable:
@@ -144,6 +149,7 @@ def check_frozen(value: object, where: str) -> None:
                 f"{where}: an array over a {type(base).__name__}, which can change"
             )
     elif isinstance(value, BuiltinFunctionType):
+        # Of a function it is the module, or None.
         owner = getattr(value, "__self__", None)
         of_owner = f"{where}: a method of a {type(owner).__name__}"
         if isinstance(owner, _MUTABLE):
@@ -214,7 +220,7 @@ def _fields_of_frozen(value: Any) -> Sequence[str] | None:
     if not is_dataclass(value):
         return None
     names = [field.name for field in fields(value)]
-    # Without slots a cached_property could add attributes.
-    complete = set(names).issuperset(getattr(value, "__dict__", ()))
+    # Attributes that are no fields: without slots a cached_property could add them.
+    has_more = not set(names).issuperset(getattr(value, "__dict__", ()))
     kind: Any = type(value)  # typeshed does not declare __dataclass_params__
-    return names if complete and kind.__dataclass_params__.frozen else None
+    return None if has_more or not kind.__dataclass_params__.frozen else names

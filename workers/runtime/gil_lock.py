@@ -44,19 +44,19 @@ class GilTurn(AbstractContextManager["GilTurn"]):
 
     def begin_piece(self, rows: int) -> None:
         """Begin the next piece of work; wait for the lock if it is short."""
-        short = rows <= SHORT_ROWS
+        is_short = rows <= SHORT_ROWS
         if self._since_s is not None:
-            over = time.monotonic() - self._since_s > _ROUND_S
-            if short and not over:
+            is_over = time.monotonic() - self._since_s > _ROUND_S
+            if is_short and not is_over:
                 return
-            self._give()
-            if short:
+            self._release()
+            if is_short:
                 time.sleep(_PAUSE_S)  # lets a woken waiter take the lock
-        if short:
+        if is_short:
             self._lock.acquire()
             self._since_s = time.monotonic()
 
-    def _give(self) -> None:
+    def _release(self) -> None:
         self._since_s = None
         self._lock.release()
 
@@ -67,4 +67,4 @@ class GilTurn(AbstractContextManager["GilTurn"]):
 
     def __exit__(self, *_: object) -> None:
         if self._since_s is not None:
-            self._give()
+            self._release()

@@ -7,6 +7,7 @@ Text, or on request one JSON object per line: `time`, `level`, `logger`, `messag
 
 import json
 import logging
+import math
 import sys
 import threading
 import time
@@ -52,20 +53,24 @@ class _RepeatFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._last: dict[str, float] = {}
+        # When each line was let through last.
+        self._last_s: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name in _NEVER_DROPPED:
             return True
         text = record.getMessage()
-        now = time.monotonic()
-        if now - self._last.get(text, -REPEAT_S) < REPEAT_S:
+        now_s = time.monotonic()
+        if now_s - self._last_s.get(text, -math.inf) < REPEAT_S:
             return False
-        if len(self._last) > 1000:
-            self._last = {
-                known: at for known, at in self._last.items() if now - at < REPEAT_S
+        # Memory is bounded by the lines of one interval.
+        if len(self._last_s) > 1000:
+            self._last_s = {
+                line: last_s
+                for line, last_s in self._last_s.items()
+                if now_s - last_s < REPEAT_S
             }
-        self._last[text] = now
+        self._last_s[text] = now_s
         return True
 
 

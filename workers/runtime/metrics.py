@@ -50,11 +50,11 @@ class _Step:
 
 @dataclass(slots=True)
 class _Topic:
-    """The steps of the last minute; `rejecting`: the commonest reason, if the alarm is raised."""
+    """The steps of a topic's last minute; `rejecting` is the commonest reason during an alarm."""
 
     steps: deque[_Step] = field(default_factory=deque)
     rejecting: str | None = None
-    last_s: float = 0.0
+    last_s: float = 0.0  # when records came last
 
 
 class RejectRate:
@@ -99,17 +99,20 @@ class RejectRate:
     def _decide(self, topic: str, of_topic: _Topic) -> None:
         """Raise the alarm of a topic, or clear it, by its rejects within the last minute."""
         records = sum(step.records for step in of_topic.steps)
-        rejects = sum(
-            (step.rejects for step in of_topic.steps), collections.Counter[str]()
-        )
-        number = rejects.total()
-        enough = records >= RECORDS_MIN or of_topic.rejecting is not None
-        if number > self._alarm * records and enough:
-            [(reason, _)] = rejects.most_common(1)
+        by_reason = collections.Counter[str]()
+        for step in of_topic.steps:
+            by_reason += step.rejects
+        rejects = by_reason.total()
+        # A few records raise no alarm, but they do not end one either.
+        is_enough = records >= RECORDS_MIN or of_topic.rejecting is not None
+        if rejects > self._alarm * records and is_enough:
+            [(reason, _)] = by_reason.most_common(1)
             if of_topic.rejecting is None:
-                self._log_alarm(topic, f"{number} of {records} within a minute", reason)
+                self._log_alarm(
+                    topic, f"{rejects} of {records} within a minute", reason
+                )
             of_topic.rejecting = reason
-        elif number <= self._clear_at * records and of_topic.rejecting is not None:
+        elif rejects <= self._clear_at * records and of_topic.rejecting is not None:
             self._clear(topic, of_topic)
 
     def _clear(self, topic: str, of_topic: _Topic) -> None:
@@ -135,7 +138,7 @@ class LateRate(RejectRate):
     _clear_at = LATE_CLEAR
 
     def note_events(self, histogram: str, now_s: float, events: int, late: int) -> None:
-        """Add committed `events`, of which some came after their tick had closed."""
+        """Add committed `events`, of which `late` came after their tick had closed."""
         self.note(histogram, now_s, events, {LATE: late} if late else {})
 
     def _log_alarm(self, topic: str, share: str, reason: str) -> None:
@@ -307,18 +310,18 @@ class Metrics:
         return not known
 
     def expect_histogram(self, name: str) -> None:
-        """Create a histogram's counters at zero: alerts do not work on absent series."""
-        of_events = self.histogram_events, self.late_events
+        """Create a histogram's counters at zero: Prometheus cannot alert on absent series."""
         for counter in (
             self.ticks_released,
             self.snapshots,
             self.snapshot_bytes,
-            *of_events,
+            self.histogram_events,
+            self.late_events,
         ):
             counter.labels(name)
 
     def count_events(self, histogram: str, events: int, late: int) -> None:
-        """Add events of a commit, of which some came after their tick had closed."""
+        """Add `events` of a commit, of which `late` came after their tick had closed."""
         self.histogram_events.labels(histogram).inc(events)
         self.late_events.labels(histogram).inc(late)
         self.late.note_events(histogram, time.monotonic(), events, late)
@@ -338,16 +341,15 @@ class _Outages(Collector):
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        name = f"{PREFIX}_kafka_away_seconds"
-        seconds = self._outage.seconds
         yield GaugeMetricFamily(
-            name,
+            f"{PREFIX}_kafka_away_seconds",
             "Seconds for which no broker has answered; 0 while Kafka is there",
-            seconds,
+            self._outage.seconds,
         )
-        name = f"{PREFIX}_kafka_outages"
         yield CounterMetricFamily(
-            name, "Times that Kafka went away", self._outage.count
+            f"{PREFIX}_kafka_outages",
+            "Times that Kafka went away",
+            self._outage.count,
         )
 
 

@@ -46,8 +46,9 @@ class Printer:
             )
 
     def one_line(self, text: str, indent: int) -> None:
-        """Print text on one line, cut to the width."""
+        """Print text on one line, indented by so many columns and cut to the width."""
         shown = " " * indent + printable(text)
+        # A character may take no column, or two: so it is cut by one at a time.
         if cell_len(shown) > self.width:
             while cell_len(shown) > self.width - 3:
                 shown = shown[: min(len(shown) - 1, self.width)]
@@ -62,16 +63,19 @@ class Printer:
         indent: int = 2,
         unwrapped: Sequence[int] = (),
     ) -> None:
-        """Print a table; columns in `left` are text, and wrap unless they are in `unwrapped`."""
+        """Print a table; the columns numbered in `left` are text, and all others are numbers.
+
+        Text wraps unless its column is in `unwrapped`.
+        """
         table = Table(
             box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(headings)
         )
-        for number, heading in enumerate(headings):
-            text = number in left
+        for column, heading in enumerate(headings):
+            is_text = column in left
             table.add_column(
                 Text(heading, style="dim"),
-                justify="left" if text else "right",
-                no_wrap=not text or number in unwrapped,
+                justify="left" if is_text else "right",
+                no_wrap=not is_text or column in unwrapped,
             )
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
@@ -85,7 +89,7 @@ def print_json(value: object) -> None:
 
 
 def printable(text: str) -> str:
-    """Escape what is not printable, such as a terminal's control sequences, in data or names."""
+    r"""Escape what is not printable in data or names, such as a terminal's `\x1b`."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 

@@ -21,10 +21,9 @@ def open_listener(
     host: str, port: int, send_buffer: int | None = None
 ) -> socket.socket:
     """Return a listening socket (port 0: any free one), or raise OSError."""
-    found = socket.getaddrinfo(
+    family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    family, kind, protocol, _, address = found[0]
+    )[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -43,7 +42,8 @@ def url_of(host: str, listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
-#: Answers a status and an error where no handler does: the request is unreadable, or one failed.
+#: Returns the response for a status and an error where no handler does: the request is unreadable,
+#: or its handler failed.
 Refuse = Callable[[int, BaseException | None], web.Response]
 
 
@@ -63,6 +63,7 @@ class _Connection(web.RequestHandler):
             status = 417  # aiohttp's answer to an unknown one, which it fails to quote
         if status >= 500:
             self.log_exception("an answer failed", exc_info=exc)
+        # It cannot be replaced: the client must see that it is not whole.
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun already")
         response = self._refuse(status, exc)

@@ -29,7 +29,10 @@ TOPIC_BYTES = 1_048_588
 
 
 def split_by_size(sizes: ArrayLike, capacity: int) -> list[tuple[int, int]]:
-    """Split consecutive `sizes` into parts (start, stop), each of at most `capacity` in sum."""
+    """Split consecutive `sizes` into parts (start, stop), each of at most `capacity` in sum.
+
+    A size beyond it makes a part of its own.
+    """
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     parts = []
     start = 0

@@ -81,11 +81,15 @@ class ShardTraces:
         self._traces = traces
         self._stage = stage
         self._partition = partition
+        # The batches since the last commit.
         self._batches: list[Link] = []
 
     @contextmanager
     def batch(self, headers: Iterable[bytes], start: int, end: int) -> Iterator[None]:
-        """Trace the processing of a batch; `headers` of its messages name commits."""
+        """Trace the processing of a batch, from offset `start` to before `end`.
+
+        `headers` of its messages name the commits that wrote them.
+        """
         if self._traces is None:
             yield
             return
@@ -98,7 +102,7 @@ class ShardTraces:
 
     @contextmanager
     def commit(self, messages: int) -> Iterator[tuple[str, bytes] | None]:
-        """Trace a transaction; yield the header for its messages to the next stage, if traced."""
+        """Trace a transaction of so many messages; yield the header that they carry, if traced."""
         if self._traces is None:
             yield None
             return
