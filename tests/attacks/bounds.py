@@ -24,6 +24,7 @@ import numpy as np
 from tests.attacks.runs import Published
 from workers.arrays.types import Floats, Longs
 from workers.mechanisms.counters.base import Counter
+from workers.mechanisms.counters.ranks import Ranked
 
 FAILURE = 0.05
 _CERTAIN = 1e6  # of an outcome that only W1 has
@@ -144,14 +145,30 @@ def counter_ratio(counter: Counter, moved: Floats, new: Sequence[int]) -> Statis
         np.sqrt([float(counter.variance_of(node)) for node in every])
         / counter._denominator
     )
-    sigma = rows @ rows.T + np.eye(len(moved)) / 12  # rounding
-    weights = np.linalg.solve(sigma, moved).reshape(-1)
+    sigma = rows @ rows.T
+    if isinstance(counter, Ranked):
+        weights = np.linalg.solve(
+            np.kron(sigma, _of_buckets(counter)), moved.reshape(-1)
+        )
+    else:
+        rounding = np.eye(len(moved)) / 12
+        weights = np.linalg.solve(sigma + rounding, moved).reshape(-1)
 
     def ratio(runs: Published) -> Floats:
         found: Floats = np.nan_to_num(runs.counts) @ weights
         return _certain(found, runs, new)
 
     return ratio
+
+
+def _of_buckets(counter: Ranked) -> Floats:
+    """Return the covariances of buckets, where every row has variance 1."""
+    places = np.arange(counter.ranks.buckets + 1)
+    pairs = np.meshgrid(places, places)
+    flat = counter.ranks.covariance(*(one.reshape(-1) for one in pairs))
+    of_places = flat.reshape(len(places), len(places))
+    found: Floats = np.diff(np.diff(of_places, axis=0), axis=1)
+    return found
 
 
 def fit(worlds: Worlds, new: Sequence[int]) -> Statistic:

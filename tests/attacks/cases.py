@@ -14,6 +14,7 @@ from bench.utility_cases import config, own_settings
 from tests.attacks.bounds import Statistic, counter_ratio
 from tests.attacks.runs import Counts, NoiseOf
 from workers.arrays.types import Floats
+from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.engine import OrderStatistics
@@ -170,6 +171,13 @@ def cases() -> list[Case]:
         **known,
         **two,
     )
+    # Of all buckets the first and the last cost what the proof says.
+    buckets = Buckets(tuple(range(7)))
+    eight = steady(dict.fromkeys(buckets.labels, 900))
+    ranks: dict[str, Any] = {"for_": "quantiles", "buckets": buckets}
+    ranks["domain"] = buckets.labels
+    ranks |= {"max_items": 1, "max_count": 20}
+    add("known_base", "ranks", eight, at(1, **{buckets.labels[0]: 20}), MANY, **ranks)
     user: dict[str, Any] = {"max_items": 1, "max_items_per_user": 2, "max_count": 20}
     parts: Events = {**at(1, a=20), **at(3, b=20)}
     add("known_base", "user", large, parts, MANY, **known, **user)
@@ -205,8 +213,8 @@ def cases() -> list[Case]:
     ties = steady(dict.fromkeys("abcdefgh", 900), 1)
     half = at(1, a=20, b=20, c=20, d=20)
     four = two | {"max_items": 4}
-    eight = {"domain": tuple("abcdefgh")}
-    add("known_gumbel", "", ties, half, PICKS, k=2, **eight, **four)
+    letters = {"domain": tuple("abcdefgh")}
+    add("known_gumbel", "", ties, half, PICKS, k=2, **letters, **four)
     add("limit_dom", "", ties, half, PICKS, k=2, kbar=8, **four)
     add(
         "limit_dom",
@@ -276,8 +284,15 @@ def cases() -> list[Case]:
     full = steady(held, 1)
     many: dict[str, Any] = {"size": 4, "max_count": 20}
     add("misra_gries_tick", "pmg", full, {1: {b"k00": 20}}, FEW, **many)
+    # A new label lowers all counters of a full sketch: what the noise of all together hides.
+    add("misra_gries_tick", "lowered", full, new, FEW, size=4, **few)
     add("misra_gries_tick", "new", [{}], new, FEW, size=1, **few)
     add("misra_gries_tick", "gshm", full, new, FEW, size=4, release="gshm", **few)
+    add("misra_gries_tick", "gshm, new", [{}], new, MANY, size=1, release="gshm", **few)
+    # Stage 1 has added sets up: the event is in every counter.
+    every: Events = {1: dict.fromkeys(full[0], 1)}
+    sets: dict[str, Any] = {"size": 4, "release": "pamg", "max_items": 4}
+    add("misra_gries_tick", "pamg", full, every, FEW, **sets)
     listed = {"domain": tuple(held), "release": "pure"}
     add("misra_gries_tick", "pure", full, {1: {b"k00": 20}}, FEW, **listed, **many)
     for accounting in ("zcdp", "pure"):

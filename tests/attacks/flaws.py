@@ -2,7 +2,9 @@
 
 half noise          the mechanism is built for four times its rho, or twice its pure epsilon: all noise has half its standard deviation
 threshold           a new label is shown one count too early
+apart               the noise of all counters of a sketch together is left out
 shared noise        two items of a stream key have the same noise
+silent total        of ranks, the node of all buckets has no noise
 forgotten budget    what was spent is forgotten after every tick
 forgotten count     a shown item's running count begins again, under the same noise
 not sticky          that an item was shown is forgotten; harmless: its tests were paid for at every tick, and counts shown or hidden by
@@ -10,6 +12,7 @@ not sticky          that an item was shown is forgotten; harmless: its tests wer
 """
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -22,11 +25,13 @@ from tests.attacks.cases import TICKS, Case
 from tests.attacks.runs import AT_ONCE, tags_of
 from workers.arrays.types import Tags, Words
 from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.counters.ranks import ranks_of
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Mechanism, Noise, Release, State
 from workers.mechanisms.noise.keyed import Cell, NoiseStream
 from workers.mechanisms.one_shot.algorithms import Noisy
 from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
+from workers.mechanisms.one_shot.sketches import TickMisraGries, TickMisraGriesConfig
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.running.base import UnkBase
 from workers.runtime.frozen import read_only
@@ -48,7 +53,8 @@ HALVED = (
         "pay_what_you_get",
     ),
     *("meta known_gauss", "sparse_gumb tight", "misra_gries pmg", "misra_gries merge"),
-    "misra_gries_tick pmg",
+    *("misra_gries_tick pmg", "misra_gries_tick gshm", "misra_gries_tick pure"),
+    *("misra_gries_tick pamg", "known_base ranks"),
     *("misra_gries pure", "bounded_max zcdp", "doubling zcdp", "two_level zcdp"),
 )
 # A label that the event does not move, and one that it moves.
@@ -96,6 +102,45 @@ def early(config: HistogramConfig, unit: str) -> Mechanism:
         return build(config, unit)
 
 
+class EarlySketches(TickMisraGries):
+    """Sketches with a threshold one too low."""
+
+    def __init__(self, config: TickMisraGriesConfig, unit: str = "event") -> None:
+        super().__init__(config, unit)
+        self.algorithm = copy(self.algorithm)
+        vars(self.algorithm)["threshold"] = (self.algorithm.threshold or 0) - 1
+
+
+class SketchesApart(TickMisraGries):
+    """Sketches whose counters have no noise in common."""
+
+    def __init__(self, config: TickMisraGriesConfig, unit: str = "event") -> None:
+        super().__init__(config, unit)
+        law = copy(self.algorithm.law)
+        vars(law)["shared"] = False
+        self.algorithm = copy(self.algorithm)
+        vars(self.algorithm)["law"] = law
+
+
+class SilentTotal(NoiseStream):
+    """A stream whose words give some rows no noise."""
+
+    def __init__(self, stream: NoiseStream, silent: Tags) -> None:
+        self._stream = stream
+        self._silent = read_only(np.unique(silent[:, 0]))
+
+    def words(self, tags: Tags, cell: Cell) -> Words:
+        return self._without(self._stream.words(tags, cell), tags)
+
+    def chunk(self, tags: Tags, cells: Words) -> Words:
+        return self._without(self._stream.chunk(tags, cells), tags)
+
+    def _without(self, words: Words, tags: Tags) -> Words:
+        rows = words.copy().reshape(-1, len(tags), 2)
+        rows[:, np.isin(tags[:, 0], self._silent)] = np.uint64(1) << np.uint64(63)
+        return rows.reshape(-1, 2)
+
+
 class SharedStream(NoiseStream):
     """A stream that gives one label the words of another one."""
 
@@ -129,6 +174,18 @@ def shared_noise(case: Case, label: bytes, other: bytes) -> Case:
 
     def noise_of(mechanism: Mechanism, stream: NoiseStream) -> Noise:
         return mechanism.noise(SharedStream(stream, *columns))
+
+    return replace(case, noise_of=noise_of)
+
+
+def silent_total(case: Case) -> Case:
+    """Leave out the noise of the node of all buckets."""
+    ranks = ranks_of(len(case.config.declared))
+    of_keys = tags_of(tuple(case.alike), min(case.runs, AT_ONCE))[:, -1]
+    totals = ranks.tags(np.ascontiguousarray(of_keys))[:: len(ranks.nodes)]
+
+    def noise_of(mechanism: Mechanism, stream: NoiseStream) -> Noise:
+        return mechanism.noise(SilentTotal(stream, totals))
 
     return replace(case, noise_of=noise_of)
 
@@ -173,6 +230,10 @@ def flaws(cases: Mapping[str, Case]) -> list[Flaw]:
     add("threshold", "positive_gauss new", make=early)
     for name in SHARED:
         found.append(Flaw("shared noise", shared_noise(cases[name], *SHARED[name])))
+    for name in ("misra_gries_tick new", "misra_gries_tick gshm, new"):
+        add("threshold", name, make=EarlySketches)
+    add("apart", "misra_gries_tick lowered", make=SketchesApart)
+    found.append(Flaw("silent total", silent_total(cases["known_base ranks"])))
     found.append(Flaw("forgotten budget", asked_on(cases["pay_what_you_get"])))
     add("forgotten count", "unk_base", make=RestartingUnkBase)
     for name in ("unk_base", "unk_base new"):
