@@ -18,6 +18,7 @@ from tests.attacks.side_channels import SIDES, Seen, seen
 from workers.mechanisms.registry import MECHANISMS
 
 SHORT = {"known_base lifted": 20_000, "known_gauss": 20_000, "unk_base new": 50_000}
+SHORT |= {"misra_gries_tick lowered": 5_000, "known_base ranks": 10_000}
 SHORT |= {"unk_base": 50_000, "positive_laplace": 20_000, "pay_what_you_get": 1_000}
 
 
@@ -59,6 +60,8 @@ def test_an_attack_comes_near_the_claim_and_not_above_it(
         "half noise: positive_laplace",
         "threshold: unk_base new",
         "shared noise: known_gauss",
+        "apart: misra_gries_tick lowered",
+        "silent total: known_base ranks",
         "forgotten budget: pay_what_you_get",
         "forgotten count: unk_base",
     ],
