@@ -8,6 +8,8 @@ from workers.agents.worker import Factory
 from workers.kafka.clients import Connection
 from workers.kafka.topics import ExistingTopic
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import Sources, SourceTopic
 from workers.settings.settings import Settings
 
 NOWHERE = "127.0.0.1:1"
@@ -23,11 +25,17 @@ def factory_of(
     settings: Settings, key: NoiseKey, partitions: Mapping[str, int]
 ) -> Factory:
     """Return the factory for an events topic named `events`; `partitions` by topic."""
+    embedded = {name: ExistingTopic(name, n) for name, n in partitions.items()}
+
+    def sources(name: str) -> Sources:
+        return Sources((SourceTopic(name, partitions[name], None),))
+
     topics = Topics(
-        events=("events",),
         plan=[],
-        existing={name: ExistingTopic(name, n) for name, n in partitions.items()},
-        by_user=settings.by_user_topic if settings.privacy.rekey else None,
+        existing=embedded,
+        origins=sources("events"),
+        by_user=sources(settings.by_user_topic) if settings.privacy.rekey else None,
+        owners=Owners(partitions[settings.contributions_topic]),
         embedded=True,
     )
     return Factory(settings, Connection(NOWHERE), topics, key, None)

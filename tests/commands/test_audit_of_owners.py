@@ -118,9 +118,7 @@ def audited(
     settings = SimpleNamespace(**named, worker=worker, histograms=configs)
     sources = SimpleNamespace(first_count=1)
     owners = grown_of(published.topics, 2)
-    topics = SimpleNamespace(
-        partitions=lambda _: 1, owners=lambda _: owners, sources=sources
-    )
+    topics = SimpleNamespace(partitions=lambda _: 1, owners=owners, sources=sources)
     monkeypatch.setattr(audit, "read_key", lambda _: bytes(range(32)))
     monkeypatch.setattr(audit, "connection_of", lambda _: None)
     monkeypatch.setattr(audit, "check_topics", lambda *_: topics)

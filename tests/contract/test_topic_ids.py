@@ -6,7 +6,7 @@ Broker answers are planted: packaged brokers all give ids (Kafka 2.7 and 2.8 wer
 from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,8 @@ from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import ZERO_ID, ExistingTopic, describe
 from workers.mechanisms.registry import build
-from workers.pipeline.growth.sources import VERSION, Place, SourceTopic
+from workers.pipeline.growth.owners import Owners
+from workers.pipeline.growth.sources import VERSION, Place, Sources, SourceTopic
 from workers.pipeline.histogram import Histogram
 from workers.runtime.errors import SettingsError, StateRefused
 
@@ -222,10 +223,11 @@ def test_a_real_cluster_is_not_embedded_because_somebody_says_so(
 
 def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:
     existing = {"t": ExistingTopic("t", 1, None), "z": ExistingTopic("z", 1, ZERO_ID)}
+    topics = Topics(plan=[], existing=existing, origins=Sources(()), owners=Owners(1))
     for name in existing:
         with pytest.raises(SettingsError, match="no topic id"):
-            Topics(events=(), plan=[], existing=existing).id(name)
-    assert Topics(events=(), plan=[], existing=existing, embedded=True).id("t") is None
+            topics.id(name)
+    assert replace(topics, embedded=True).id("t") is None
     for planted in (ZERO_ID, ""):
         with pytest.raises(SettingsError, match="no topic id"):
             module.checked_id("t", planted)

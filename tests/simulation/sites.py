@@ -15,7 +15,7 @@ from workers.agents.worker import Factory
 from workers.kafka.topics import ExistingTopic, plan_topics
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.growth.owners import Owners
-from workers.pipeline.growth.sources import Sources
+from workers.pipeline.growth.sources import Sources, SourceTopic
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import Settings, settings_of
 
@@ -68,9 +68,7 @@ class Site:
         existing = there | {
             name: replace(there[name], partitions=n) for name, n in numbers.items()
         }
-        known = replace(
-            self.topics, existing=existing, counted=sources, counted_owners=owners
-        )
+        known = replace(self.topics, existing=existing, origins=sources, owners=owners)
         return _factory(self.settings, known)
 
 
@@ -143,8 +141,18 @@ def make_site(
         one.name: ExistingTopic(one.name, one.partitions, id_of(one.name))
         for one in plan
     }
-    by_user = settings.by_user_topic if rekey else None
-    topics = Topics(events=(EVENTS,), plan=plan, existing=existing, by_user=by_user)
+
+    def sources_of(name: str) -> Sources:
+        topic = existing[name]
+        return Sources((SourceTopic(name, topic.partitions, topic.topic_id),))
+
+    topics = Topics(
+        plan=plan,
+        existing=existing,
+        origins=sources_of(EVENTS),
+        by_user=sources_of(settings.by_user_topic) if rekey else None,
+        owners=Owners(existing[settings.contributions_topic].partitions),
+    )
     states = settings.contribute_state_topic, settings.release_state_topic
     of_rekey = (settings.rekey_state_topic,) if rekey else ()
     roles = Roles(

@@ -41,7 +41,7 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     metrics = Metrics()
     unread = metrics.registry.get_sample_value
     topics = check_topics(site.settings, site.connection)
-    assert topics.events == tuple(site.topics) and topics.others == ()
+    assert topics.events == tuple(site.topics) and topics.unread == ()
     running = RunningTopics(site.settings, topics, metrics)
     with watch_topics(site.connection, running):
         assert unread("quietcount_unread_topics") == 0

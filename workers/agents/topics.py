@@ -11,16 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
 
 from workers.agents.counted import counted_sources, stored_owners, stored_topics
-from workers.agents.growth import (
-    Growth,
-    OwnerGrowth,
-)
+from workers.agents.growth import Growth, OwnerGrowth
 from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection, forbidden, unreachable, unreached
 from workers.kafka.topics import (
@@ -59,43 +56,39 @@ FIXED = "the set of topics is fixed by the first start; a new worker name takes 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """Topics on the cluster; `others` match the regular expression but are not counted.
+    """Every topic that the worker needs, and the partitions that count.
 
-    `existing` is the part of `plan` that exists; `plain`: the settings name one events topic;
-    `counted` are their partitions as the state has them, None: all count; likewise
-    `counted_owners`; `by_user` is the re-keyed topic that stage 1 reads, None: it reads the events
-    topics.
+    `existing` is the part of `plan` that is on the cluster; the rest has the partitions it is
+    planned with. `unread` match the regular expression but are not counted. `origins` are the
+    counted partitions of the events topics, `by_user` those of the topic they are re-keyed to.
     """
 
-    events: tuple[str, ...]
-    others: tuple[str, ...] = ()
     plan: list[Topic]
     existing: dict[str, ExistingTopic]
-    plain: bool = True
-    counted: Sources | None = None
-    counted_owners: Owners | None = None
-    by_user: str | None = None
+    unread: tuple[str, ...] = ()
+    origins: Sources
+    by_user: Sources | None = None
+    owners: Owners
     embedded: bool = False
+
+    @property
+    def sources(self) -> Sources:
+        """Partitions that stage 1 reads."""
+        return self.origins if self.by_user is None else self.by_user
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        return tuple(topic.name for topic in self.origins.first)
 
     def partitions(self, name: str) -> int:
         return self.existing[name].partitions
 
     def id(self, name: str) -> str | None:
-        """Return a topic's id, None only on the embedded cluster; SettingsError if it has none."""
-        return None if self.embedded else checked_id(name, self.existing[name].topic_id)
+        return _id(self.existing[name], self.embedded)
 
     def stream(self, *names: str) -> str:
         """Return topic names and ids (none on the embedded cluster) as in mechanism ids."""
         return " ".join(f"{name}#{self.id(name) or ''}" for name in names)
-
-    @property
-    def origins(self) -> Sources:
-        """Counted partitions of the events topics, which must all exist."""
-        return self.counted or Sources(tuple(map(self.source, self.events)), self.plain)
-
-    def owners(self, contributions: str) -> Owners:
-        """Return the owners that the state counts, else that topic's partitions: it must exist."""
-        return self.counted_owners or Owners(self.partitions(contributions))
 
     def used(self, existing: Mapping[str, ExistingTopic]) -> UsedTopics:
         """Return what the worker reads and writes; it does not write the events topics."""
@@ -106,17 +99,14 @@ class Topics:
         }
         return UsedTopics(tuple(self.existing), least)
 
-    @property
-    def sources(self) -> Sources:
-        """Partitions that stage 1 reads."""
-        return (
-            self.origins
-            if self.by_user is None
-            else Sources((self.source(self.by_user),))
-        )
 
-    def source(self, name: str) -> SourceTopic:
-        return SourceTopic(name, self.partitions(name), self.id(name))
+def _id(topic: ExistingTopic, embedded: bool) -> str | None:
+    """Return a topic's id, None only on the embedded cluster; SettingsError if it has none."""
+    return None if embedded else checked_id(topic.name, topic.topic_id)
+
+
+def _source(topic: ExistingTopic, embedded: bool) -> SourceTopic:
+    return SourceTopic(topic.name, topic.partitions, _id(topic, embedded))
 
 
 def connection_of(settings: Settings, embedded: str | None = None) -> Connection:
@@ -153,34 +143,38 @@ def inspect_topics(
         rekey=rekey,
         user_partitions=worker.user_partitions,
     )
+    planned = {topic.name: topic.partitions for topic in plan}
     embedded = connection.embedded is not None
-    contributions = settings.contributions_topic
-    # Until a state counts them: the partitions of the topic, or those that it is to have.
-    [number] = [topic.partitions for topic in plan if topic.name == contributions]
-    owners = Owners(number)
+
+    def source(name: str) -> SourceTopic:
+        if name in existing:
+            return _source(existing[name], embedded)
+        return SourceTopic(name, planned[name], None)
+
     state = settings.contribute_state_topic
-    if not embedded and existing.keys() >= {contributions, state}:
-        number = existing[contributions].partitions
+    # Until a state counts them: the partitions of the topic, or those that it is to have.
+    owners = Owners(planned[settings.contributions_topic])
+    if not embedded and existing.keys() >= {settings.contributions_topic, state}:
+        number = existing[settings.contributions_topic].partitions
         owners = stored_owners(connection, state, existing[state].partitions, number)
     _check_owners(settings, owners, existing)
-    topics = Topics(
-        events=events,
-        others=unread,
+    plain = settings.events.topics.is_single
+    origins = Sources(tuple(map(source, events)), plain)
+    state = first_state_topic(settings)
+    if not embedded and existing.keys() >= {*events, state}:
+        partitions = existing[state].partitions
+        origins = counted_sources(
+            connection, state, partitions, origins.first, plain=plain
+        )
+    return Topics(
         plan=plan,
         existing=existing,
-        plain=settings.events.topics.is_single,
-        counted_owners=owners,
-        by_user=settings.by_user_topic if rekey else None,
+        unread=unread,
+        origins=origins,
+        by_user=Sources((source(settings.by_user_topic),)) if rekey else None,
+        owners=owners,
         embedded=embedded,
     )
-    state = first_state_topic(settings)
-    if topics.embedded or not existing.keys() >= {*events, state}:
-        return topics
-    sources = tuple(map(topics.source, events))
-    partitions = existing[state].partitions
-    plain = topics.plain
-    counted = counted_sources(connection, state, partitions, sources, plain=plain)
-    return replace(topics, counted=counted)
 
 
 def _check_owners(
@@ -232,16 +226,14 @@ def partitions_by_user(settings: Settings, connection: Connection) -> Sources:
 def check_topics(settings: Settings, connection: Connection) -> Topics:
     """Return the worker's topics; raise SettingsError if one is missing or unusable."""
     topics = inspect_topics(settings, connection)
-    absent = [
-        topic.name for topic in kafka_topics.missing(topics.plan, topics.existing)
-    ]
-    for name in topics.events:
-        if name in absent:
-            raise _no_such_topic(settings, name)
+    absent = kafka_topics.missing(topics.plan, topics.existing)
+    for topic in absent:
+        if topic.purpose == kafka_topics.EVENTS:
+            raise _no_such_topic(settings, topic.name)
     if absent:
-        raise _missing(absent)
+        raise _missing([topic.name for topic in absent])
     wrong = kafka_topics.find_problems(topics.plan, topics.existing)
-    owners = topics.owners(settings.contributions_topic)
+    owners = topics.owners
     for name in (settings.contributions_topic, settings.release_state_topic):
         if topics.partitions(name) < owners.number:
             wrong.append(
@@ -268,20 +260,19 @@ def check_events(
             raise _missing([name]) if by_user else _no_such_topic(settings, name)
     plain = by_user or settings.events.topics.is_single
     embedded = connection.embedded is not None
-    topics = Topics(
-        events=names, plan=[], existing=existing, plain=plain, embedded=embedded
-    )
+    sources = Sources(tuple(_source(existing[name], embedded) for name in names), plain)
     if settings.privacy.rekey or as_produced or embedded or state not in existing:
-        return topics.sources
+        return sources
     try:
-        now = topics.origins.first
         partitions = existing[state].partitions
-        return counted_sources(connection, state, partitions, now, plain=plain)
+        return counted_sources(
+            connection, state, partitions, sources.first, plain=plain
+        )
     except KafkaException as error:
         if forbidden(error) is None:
             raise
         # With only the right to read events, take all their partitions as they are.
-        return topics.sources
+        return sources
 
 
 def events_topics(
@@ -357,7 +348,7 @@ class RunningTopics:
         self._said = set(kafka_topics.cautions(topics.plan, topics.existing))
         #: What the worker uses, with the replicas that its topics need by now.
         self.used = topics.used(topics.existing)
-        self._note_unread(topics.others)
+        self._note_unread(topics.unread)
 
     @property
     def may_change(self) -> bool:

@@ -120,7 +120,7 @@ class Factory:
         contributions = settings.contributions_topic
         counted_lanes = tuple(lanes(settings))
         commit_interval_s = settings.worker.commit_interval_ms / 1000
-        self.owners = topics.owners(contributions)
+        self.owners = topics.owners
         self._stream = ContributeStage(
             events=settings.events,
             rejects=settings.rejects_topic,
@@ -445,7 +445,7 @@ def _log_start(factory: Factory) -> None:
 def _log_sources(topics: Topics) -> None:
     """Say which source partitions are which, unless they are those of the only topic."""
     origins = topics.origins
-    if topics.plain and not origins.joined:
+    if origins.plain and not origins.joined:
         return
     what = "source partitions" if topics.by_user is None else "origins"
     for (name, at), places in groupby(

@@ -106,7 +106,7 @@ class Auditor:
         self._connection = connection_of(settings)
         self._topics = check_topics(settings, self._connection)
         self._outputs = settings.output_topics
-        self._owners = self._topics.owners(settings.contributions_topic)
+        self._owners = self._topics.owners
         # What was handed over to each owner, by histogram and generation.
         self._handed: dict[int, dict[tuple[str, int], HandedOver]] = {}
         self._built = mechanisms(settings)

@@ -69,7 +69,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     public = {*settings.output_topics, settings.budget_topic}
     _print(plan, existing, created, may_be_public=public)
     wrong = topics.find_problems(plan, existing)
-    for name in cluster.others:
+    for name in cluster.unread:
         log(f"{name} matches events.topic too, but is not counted: {FIXED}")
     for problem in (*wrong, *topics.cautions(plan, existing)):
         log(problem)
