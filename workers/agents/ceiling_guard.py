@@ -74,15 +74,15 @@ class OtherWorkers:
                 ]
             return charges
 
-    def _states(self, there: Mapping[str, int]) -> dict[str, list[ReleaseProgress]]:
+    def _states(self, counts: Mapping[str, int]) -> dict[str, list[ReleaseProgress]]:
         """Return the progress of other workers' owner partitions, by worker.
 
-        `there` has the partition counts of all topics.
+        `counts` has the partition counts of all topics.
         """
         places: dict[str, list[Partition]] = {}
-        for worker in self._workers(there):
+        for worker in self._workers(counts):
             state = stage_topics(worker).release_state
-            places[worker] = [(state, partition) for partition in range(there[state])]
+            places[worker] = [(state, partition) for partition in range(counts[state])]
         try:
             tails = read_newest(
                 self.connection, list(chain.from_iterable(places.values()))
@@ -121,14 +121,14 @@ class OtherWorkers:
                 )
             return []
 
-    def _workers(self, there: Mapping[str, int]) -> Iterator[str]:
+    def _workers(self, counts: Mapping[str, int]) -> Iterator[str]:
         """Yield other workers that may count the same events: those with topics on this cluster.
 
-        `there` has the partition counts of all topics.
+        `counts` has the partition counts of all topics.
         """
         own = self.settings.worker.name
         left_out = self.settings.privacy.uncounted_workers
-        for topic in there:
+        for topic in counts:
             worker = topic.removesuffix(".release-state")
             stages = stage_topics(worker)
             needed = {
@@ -137,7 +137,7 @@ class OtherWorkers:
                 stages.release_state,
             }
             is_other = worker not in (topic, own, *left_out, *self._elsewhere)
-            if is_other and needed <= there.keys():
+            if is_other and needed <= counts.keys():
                 yield worker
 
     def _first_warning(self, worker: str) -> bool:

@@ -90,7 +90,7 @@ class ContributeShard(SourceShard):
     def __init__(
         self,
         assignment: Assignment,
-        place: Place,
+        source: Place,
         stream: ContributeStage,
         *,
         make_format: Callable[[SchemaWaiter], Format | None] = lambda _: None,
@@ -111,11 +111,11 @@ class ContributeShard(SourceShard):
         )
         # When this shard was opened, by the wall clock.
         self._opened_ms = 0
-        super().__init__(assignment, place, stream, self._intake)
+        super().__init__(assignment, source, stream, self._intake)
         placement = None
         if any(lane.max_items_per_user for lane in lanes):
             placements = stream.sources.placements
-            placement = Placement(events.partitioner, place.partition, placements)
+            placement = Placement(events.partitioner, source.partition, placements)
         form = make_format(self)
         self._reader = SourceReader(stream.reader, stream.declared, placement, form)
         self._origins = None if stream.origins is None else Origins(stream.origins)

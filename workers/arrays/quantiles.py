@@ -18,19 +18,19 @@ def root(
     count: float,
     times: float,
     below: float,
-    both: float,
+    covariance: float,
     above: float,
 ) -> float:
     """Return the fraction of a bucket at which G + times sqrt(V) passes 0, from below.
 
-    `start` is G at its lower edge; `below` and `above` are V at its edges, `both` their covariance.
+    `start` is G at its lower edge; `below` and `above` are V at its edges, which have `covariance`.
     """
     low = 0.0
     high = 1.0
     for _ in range(BISECTIONS):
         f = (low + high) / 2
         rest = 1 - f
-        variance = rest * rest * below + 2 * rest * f * both + f * f * above
+        variance = rest * rest * below + 2 * rest * f * covariance + f * f * above
         # Rounding may leave a variance of 0 below it.
         if start + f * count + times * math.sqrt(max(variance, 0.0)) < 0:
             low = f

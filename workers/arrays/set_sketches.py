@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workers.arrays.compiled import kernel, kernel_part
-from workers.arrays.tallies import LabeledEvents, pair_slot
+from workers.arrays.tallies import KEY_BITS, ONE, LabeledEvents, pair_slot
 from workers.arrays.types import Bools, Codes, Longs, Words
 
 # Places of `SketchTable.used`.
@@ -76,14 +76,14 @@ def counter_of(key: int, label: int, table: SketchTable) -> int:
     """Return the row of a counter; a new one is at zero. The table has room for it."""
     pairs = table.pairs
     slots = table.slots
-    pair = np.uint64(key) << np.uint64(32) | np.uint64(label)
+    pair = np.uint64(key) << KEY_BITS | np.uint64(label)
     mask = np.uint64(len(slots) - 1)
     slot = pair_slot(pair, table.secret, mask)
     row = int(slots[slot])
     while row >= 0:
         if pairs[row] == pair:
             return row
-        slot = slot + np.uint64(1) & mask
+        slot = slot + ONE & mask
         row = int(slots[slot])
     row = int(table.used[FREE])
     if row >= 0:
@@ -108,15 +108,15 @@ def free_slot(row: int, table: SketchTable) -> None:
     mask = np.uint64(len(slots) - 1)
     hole = pair_slot(pairs[row], table.secret, mask)
     while slots[hole] != row:
-        hole = hole + np.uint64(1) & mask
-    slot = hole + np.uint64(1) & mask
+        hole = hole + ONE & mask
+    slot = hole + ONE & mask
     while slots[slot] >= 0:
         home = pair_slot(pairs[slots[slot]], table.secret, mask)
         # Its search passes the hole if it begins at the hole or before.
         if slot - home & mask >= slot - hole & mask:
             slots[hole] = slots[slot]
             hole = slot
-        slot = slot + np.uint64(1) & mask
+        slot = slot + ONE & mask
     slots[hole] = -1
 
 
@@ -227,6 +227,6 @@ def fill_sketch_slots(table: SketchTable) -> None:
         while row >= 0:
             slot = pair_slot(table.pairs[row], table.secret, mask)
             while table.slots[slot] >= 0:
-                slot = slot + np.uint64(1) & mask
+                slot = slot + ONE & mask
             table.slots[slot] = row
             row = int(table.behind[row])

@@ -14,7 +14,9 @@ import numpy as np
 from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
 from workers.arrays.types import Bools, Codes, Longs, Words
 
-NO_LABEL = (1 << 32) - 1
+KEY_BITS = np.uint64(32)
+NO_LABEL = np.uint64((1 << 32) - 1)
+ONE = np.uint64(1)
 
 
 class LabeledEvents(NamedTuple):
@@ -126,7 +128,7 @@ def find_or_enter(
             return used
         if pairs[row] == pair:
             return row
-        slot = slot + np.uint64(1) & mask
+        slot = slot + ONE & mask
 
 
 @kernel
@@ -149,10 +151,10 @@ def count_events(
     for i in events:
         if not all_seen and not seen[i]:
             continue
-        key = np.uint64(keys[i]) << np.uint64(32)
+        key = np.uint64(keys[i]) << KEY_BITS
         if not has_row[keys[i]]:
             has_row[keys[i]] = True
-            pairs[used] = key | np.uint64(NO_LABEL)
+            pairs[used] = key | NO_LABEL
             counts[used] = 0
             used += 1
         # Labels are in order of first occurrence: the bound keeps the first ones.
@@ -219,15 +221,15 @@ def fill_slots(table: Table, used: int) -> None:
     secret, bits, slots, _, pairs, _ = table
     mask = np.uint64(len(slots) - 1)
     for row in range(used):
-        label = pairs[row] & np.uint64(NO_LABEL)
-        if label == np.uint64(NO_LABEL):
+        label = pairs[row] & NO_LABEL
+        if label == NO_LABEL:
             continue
         if bits >= 0:
-            slots[pairs[row] >> np.uint64(32) << np.uint64(bits) | label] = row
+            slots[pairs[row] >> KEY_BITS << np.uint64(bits) | label] = row
             continue
         slot = pair_slot(pairs[row], secret, mask)
         while slots[slot] >= 0:
-            slot = slot + np.uint64(1) & mask
+            slot = slot + ONE & mask
         slots[slot] = row
 
 
@@ -242,46 +244,42 @@ def group_by_owner(
     (keys + 1,); the last two end with the total.
     """
     pairs = table.pairs
-    counts = table.counts
     codes = len(table.has_row)
     bounds = np.zeros(owners + 1, dtype=np.int64)
     starts = np.zeros(codes + 1, dtype=np.int64)
     places = np.empty(codes, dtype=np.int32)
     met = np.empty(codes, dtype=np.int32)
-    # Two counting sorts. In each, counts become starts, every entry advances the start of its group
-    # as it is placed, and the shift at the end makes them starts again. First keys by owner:
+    # Two counting sorts: counts by group become the groups' starts, and then every entry takes the
+    # next place of its group. First keys by owner:
     keys = 0
     for row in range(used):
-        if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
-            bounds[owner_of[pairs[row] >> np.uint64(32)] + 1] += 1
+        if pairs[row] & NO_LABEL == NO_LABEL:
+            bounds[owner_of[pairs[row] >> KEY_BITS] + 1] += 1
             keys += 1
     for owner in range(1, len(bounds)):
         bounds[owner] += bounds[owner - 1]
+    next_places = bounds.copy()
     for row in range(used):
-        if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
-            code = pairs[row] >> np.uint64(32)
-            places[code] = bounds[owner_of[code]]
+        if pairs[row] & NO_LABEL == NO_LABEL:
+            code = pairs[row] >> KEY_BITS
+            owner = owner_of[code]
+            places[code] = next_places[owner]
             met[places[code]] = code
-            bounds[owner_of[code]] += 1
-    for owner in range(len(bounds) - 1, 0, -1):
-        bounds[owner] = bounds[owner - 1]
-    bounds[0] = 0
+            next_places[owner] += 1
     # Then label rows by key.
     for row in range(used):
-        if pairs[row] & np.uint64(NO_LABEL) != np.uint64(NO_LABEL):
-            starts[places[pairs[row] >> np.uint64(32)] + 1] += 1
+        if pairs[row] & NO_LABEL != NO_LABEL:
+            starts[places[pairs[row] >> KEY_BITS] + 1] += 1
     for key in range(1, keys + 1):
         starts[key] += starts[key - 1]
+    next_places = starts.copy()
     for row in range(used):
-        label = pairs[row] & np.uint64(NO_LABEL)
-        if label != np.uint64(NO_LABEL):
-            place = places[pairs[row] >> np.uint64(32)]
-            at = starts[place]
-            out.pairs[at] = pairs[row]
-            out.labels[at] = label
-            out.counts[at] = counts[row]
-            starts[place] += 1
-    for key in range(keys, 0, -1):
-        starts[key] = starts[key - 1]
-    starts[0] = 0
+        label = pairs[row] & NO_LABEL
+        if label != NO_LABEL:
+            key = places[pairs[row] >> KEY_BITS]
+            place = next_places[key]
+            out.pairs[place] = pairs[row]
+            out.labels[place] = label
+            out.counts[place] = table.counts[row]
+            next_places[key] += 1
     return met[:keys], bounds, starts[: keys + 1]

@@ -30,30 +30,19 @@ PLACES = np.uint64(0x0001020304050607)
 def word_at(data: Bytes, pos: int) -> np.uint64:
     """Return data[pos : pos + 8] as a little-endian number; compiled, it is one load."""
     # With an unsigned index, LLVM merges the eight reads into one load.
-    i = np.uint64(pos)
-    return (
-        np.uint64(data[i])
-        | np.uint64(data[i + np.uint64(1)]) << np.uint64(8)
-        | np.uint64(data[i + np.uint64(2)]) << np.uint64(16)
-        | np.uint64(data[i + np.uint64(3)]) << np.uint64(24)
-        | np.uint64(data[i + np.uint64(4)]) << np.uint64(32)
-        | np.uint64(data[i + np.uint64(5)]) << np.uint64(40)
-        | np.uint64(data[i + np.uint64(6)]) << np.uint64(48)
-        | np.uint64(data[i + np.uint64(7)]) << np.uint64(56)
-    )
+    first = np.uint64(pos)
+    word = np.uint64(0)
+    for place in range(WORD):
+        word |= np.uint64(data[first + np.uint64(place)]) << np.uint64(8 * place)
+    return word
 
 
 @kernel_inline
 def put_word(out: Bytes, pos: int, word: np.uint64) -> None:
-    i = np.uint64(pos)
-    out[i] = np.uint8(word)
-    out[i + np.uint64(1)] = np.uint8(word >> np.uint64(8))
-    out[i + np.uint64(2)] = np.uint8(word >> np.uint64(16))
-    out[i + np.uint64(3)] = np.uint8(word >> np.uint64(24))
-    out[i + np.uint64(4)] = np.uint8(word >> np.uint64(32))
-    out[i + np.uint64(5)] = np.uint8(word >> np.uint64(40))
-    out[i + np.uint64(6)] = np.uint8(word >> np.uint64(48))
-    out[i + np.uint64(7)] = np.uint8(word >> np.uint64(56))
+    """Write a number as eight bytes, little-endian, from out[pos] on; compiled, it is one store."""
+    first = np.uint64(pos)
+    for place in range(WORD):
+        out[first + np.uint64(place)] = np.uint8(word >> np.uint64(8 * place))
 
 
 @kernel_inline

@@ -255,12 +255,18 @@ class Auditor:
 
     def _note_moved(self, owner: int, merge: Merge, handed: HandedOver) -> None:
         """Note that what an owner handed over before its checkpoint is computed from then on."""
-        number = next(number for number in self._owners.numbers if number > owner)
         for histogram in merge.histograms:
             if histogram.name == handed.histogram:
-                for key, _ in handed.keys:
-                    part = (owner - owner_of(key, number)) % number + 1
+                for key, part in self._parts_before(owner, handed):
                     self._note_begin_of(histogram, key, part, handed.tick)
+
+    def _parts_before(
+        self, owner: int, handed: HandedOver
+    ) -> Iterator[tuple[str, int]]:
+        """Yield stream keys that an owner handed over, each with its part while it was there."""
+        number = next(number for number in self._owners.numbers if number > owner)
+        for key, _ in handed.keys:
+            yield key, (owner - owner_of(key, number)) % number + 1
 
     def _note_begin_of(
         self, histogram: Histogram, key: str, part: int, tick: int
@@ -311,9 +317,7 @@ class Auditor:
             or dict(handed.keys) != dict(expected.keys)
         ):
             raise _wrongly_handed(expected.histogram, owner)
-        number = next(number for number in self._owners.numbers if number > owner)
-        for key, _ in expected.keys:
-            part = (owner - owner_of(key, number)) % number + 1
+        for key, part in self._parts_before(owner, expected):
             for series, _ in histogram.outputs:
                 start_ms = histogram.grid.start(expected.tick)
                 self._next.setdefault((series, key, part), start_ms)

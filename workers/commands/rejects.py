@@ -200,9 +200,14 @@ def resent_record(reject: Rejected) -> Outgoing:
     headers = [header for header in reject.headers if header[0] != RETRY] + [
         (RETRY, origin)
     ]
-    place = (reject.topic, reject.partition)
-    content = (reject.key, reject.value)
-    return Outgoing(*place, *content, headers, reject.time_ms)
+    return Outgoing(
+        reject.topic,
+        reject.partition,
+        reject.key,
+        reject.value,
+        headers,
+        reject.time_ms,
+    )
 
 
 def _chunks(
@@ -266,10 +271,14 @@ class _AcceptanceFilter:
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
         """Return the indices of rejects of one partition that would be accepted now."""
         if log not in self._readers:
-            partition = log[1]
-            partitions = self._sources[log].topic.partitions
-            of = self._settings, self._reader, partition, partitions
-            self._readers[log] = source_reader_of(*of, self._formats.make())
+            place = self._sources[log]
+            self._readers[log] = source_reader_of(
+                self._settings,
+                self._reader,
+                place.partition,
+                place.topic.partitions,
+                self._formats.make(),
+            )
         records = Records.of(
             [reject.value for reject in rejects],
             [record_key(self._settings, reject) for reject in rejects],

@@ -9,8 +9,7 @@ import numpy as np
 
 from workers.arrays.blake2b import State, digests, start
 from workers.arrays.compiled import kernel
-from workers.arrays.tallies import NO_LABEL as _NO_LABEL
-from workers.arrays.tallies import pair_slot
+from workers.arrays.tallies import KEY_BITS, NO_LABEL, pair_slot
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 from workers.events.log_values import AMOUNT_MAX
@@ -66,8 +65,6 @@ SLOTS = 1 << 19
 CACHED_KEYS = 10_000
 
 Pairs = Words
-_KEY_BITS = np.uint64(32)
-NO_LABEL = np.uint64(_NO_LABEL)
 _USER_STATE = start(b"", person=b"qc-user", digest_size=16)
 
 
@@ -91,11 +88,11 @@ def pair_state(key: str) -> State:
 
 def pairs_of(keys: Codes, labels: Codes) -> Pairs:
     """Pack codes, int32 (m,) each, into pairs as `arrays.tallies` expects them."""
-    return keys.astype(np.uint64) << _KEY_BITS | labels.astype(np.uint64)
+    return keys.astype(np.uint64) << KEY_BITS | labels.astype(np.uint64)
 
 
 def _keys(pairs: Pairs) -> Codes:
-    return (pairs >> _KEY_BITS).astype(np.int32)
+    return (pairs >> KEY_BITS).astype(np.int32)
 
 
 class PairDigests:

@@ -65,9 +65,8 @@ class Projection(Frozen):
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        sources: dict[object, int] = {}
         self._views = tuple(
-            _ViewProjection(view, shape.empty, sources) for view in shape.views.values()
+            _ViewProjection(view, shape.empty) for view in shape.views.values()
         )
 
     def event(self, record: object) -> Event | str:
@@ -129,22 +128,19 @@ class Projection(Frozen):
         return _text(user)
 
 
-# What was read of one record, by the number of its source (a combination of paths): views share
-# items and numbers. Without it, a long record would cost as often as there are histograms.
-Read = dict[int, Any]
+# What was read of one record, by its paths: views share items and numbers. Without it, a long
+# record would cost as often as there are histograms.
+Read = dict[object, Any]
 
 
 class _ViewProjection(Frozen):
     """The rule of one view. What it returns per item is a label, or a bucket number with edges."""
 
-    def __init__(self, view: View, empty: bool, sources: dict[object, int]) -> None:
-        """`sources` numbers what views read; it is extended."""
+    def __init__(self, view: View, empty: bool) -> None:
         self._view = view
         self._empty = empty
         self._number = view.number
-        items = view.items, view.count, view.edges
-        self._items_source = sources.setdefault(items, len(sources))
-        self._numbers_source = sources.setdefault((items, view.number), len(sources))
+        self._paths = view.items, view.count, view.edges
         self._rounding = None if view.sum is None else Rounding(view.sum)
         self._where = tuple(
             (condition, parse(condition.field).steps) for condition in view.where
@@ -192,19 +188,20 @@ class _ViewProjection(Frozen):
         self, record: Mapping[str, Any], read: Read
     ) -> tuple[list[Any], list[int]]:
         """Return `_items`, read once for all views with the same items."""
-        if self._items_source not in read:
-            read[self._items_source] = self._items(record)
-        found: tuple[list[Any], list[int]] = read[self._items_source]
+        if self._paths not in read:
+            read[self._paths] = self._items(record)
+        found: tuple[list[Any], list[int]] = read[self._paths]
         return found
 
     def _numbers_once(
         self, record: Mapping[str, Any], read: Read
     ) -> list[float | Decimal]:
         """Return `_numbers`, read once for all views with the same items and number."""
-        if self._numbers_source not in read:
+        paths = self._paths, self._number
+        if paths not in read:
             items, _ = self._items_once(record, read)
-            read[self._numbers_source] = self._numbers(record, len(items))
-        found: list[float | Decimal] = read[self._numbers_source]
+            read[paths] = self._numbers(record, len(items))
+        found: list[float | Decimal] = read[paths]
         return found
 
     def _numbers(self, record: Mapping[str, Any], items: int) -> list[float | Decimal]:

@@ -67,11 +67,13 @@ _REFERENCES_DEEP = 100
 
 
 class SchemaWaiter(Protocol):
-    """A shard that waits for a schema; `check_open` raises ShardClosed if it was closed."""
+    """A shard that waits for a schema."""
 
-    def check_open(self) -> None: ...
+    def check_open(self) -> None:
+        """Raise ShardClosed if it was closed meanwhile."""
 
-    def report_progress(self) -> None: ...
+    def report_progress(self) -> None:
+        """Say that it waits, and is not stuck."""
 
 
 class AlwaysOpen:

@@ -21,7 +21,9 @@ class Wanted:
     """A wanted field.
 
     Attributes:
+        steps: names on the way to it.
         list_at: number of names before `[]`; None without one.
+        slot, list_slot: of its value, and of the list that `[]` goes through.
         many: items without `[]`: a list of labels or an object of counts is opened there.
     """
 

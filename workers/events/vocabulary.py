@@ -338,6 +338,7 @@ class Vocabulary:
         return self._texts[code].decode()
 
     def _grow(self, length: int) -> None:
+        """Make room for one more text, of `length` bytes: double each array that is full."""
         table = self._table
         used = self._used
         if used == len(table.ends):

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from threading import Event, Thread
 from types import MappingProxyType
 from typing import TypeVar
@@ -96,61 +97,55 @@ _EAGER = MappingProxyType(
 T = TypeVar("T")
 
 
+@dataclass
 class _Watch:
     """What the watching thread does: it asks every second, until `ended` is set.
 
     `topics` returns the topics in use; `give_up` is called once, after GIVE_UP_S without an answer.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        topics: Callable[[], UsedTopics],
-        outage: Outage,
-        waits: Waits,
-        give_up: Callback,
-        ended: Event,
-    ) -> None:
-        self._connection = connection
-        self._topics = topics
-        self._outage = outage
-        self._waits = waits
-        self._give_up = give_up
-        self._ended = ended
+    connection: Connection
+    topics: Callable[[], UsedTopics]
+    outage: Outage
+    waits: Waits
+    give_up: Callback
+    ended: Event
+
+    def __post_init__(self) -> None:
         self._answered_s = time.monotonic()
         self._look_s = self._answered_s + LOOK_S
 
     def run(self) -> None:
         """Ask every second, with a new client after one that cannot ask again."""
-        while not self._ended.is_set():
+        while not self.ended.is_set():
             errors: list[KafkaError] = []
-            with _eager_admin(self._connection, errors) as admin:
+            with _eager_admin(self.connection, errors) as admin:
                 is_usable = True
-                while is_usable and not self._ended.wait(INTERVAL_S):
+                while is_usable and not self.ended.wait(INTERVAL_S):
                     is_usable = self._ask(admin, errors)
 
     def _ask(self, admin: AdminClient, errors: list[KafkaError]) -> bool:
         """Ask once; return whether the same client can ask again."""
         try:
             # Any broker answers this; describe_cluster asks one, which may be away.
-            admin.list_topics(self._topics().names[0], timeout=ASK_S)
+            admin.list_topics(self.topics().names[0], timeout=ASK_S)
         except KafkaException:
             admin.poll(0)  # serves the callback
             self._note_silence(errors)
             return True
         self._answered_s = time.monotonic()
-        self._outage.end()
+        self.outage.end()
         reasons: dict[str, str] = {}
         if self._answered_s >= self._look_s:
             reasons = unavailable(
-                admin, errors, self._topics(), ASK_S, self._ended.is_set
+                admin, errors, self.topics(), ASK_S, self.ended.is_set
             )
-            if self._ended.is_set():
+            if self.ended.is_set():
                 return False
-            self._waits.note(PARTITIONS, reasons)
+            self.waits.note(PARTITIONS, reasons)
             self._look_s = time.monotonic() + LOOK_S
         errors.clear()
-        self._waits.say()
+        self.waits.say()
         # A client whose leaders refuse it reconnects without a pause: it is replaced.
         return NO_ANSWER not in reasons.values()
 
@@ -159,15 +154,15 @@ class _Watch:
         silent_s = time.monotonic() - self._answered_s
         if silent_s < AWAY_S:
             return
-        if not self._outage.is_active and _answers(self._connection, self._topics()):
+        if not self.outage.is_active and _answers(self.connection, self.topics()):
             self._answered_s = time.monotonic()
             return
-        if not self._ended.is_set():
-            self._waits.forget()
-            self._outage.begin(self._connection.no_answer(errors), self._answered_s)
+        if not self.ended.is_set():
+            self.waits.forget()
+            self.outage.begin(self.connection.no_answer(errors), self._answered_s)
         if silent_s >= GIVE_UP_S:
-            self._give_up()
-            self._ended.set()
+            self.give_up()
+            self.ended.set()
 
 
 @contextmanager

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +44,9 @@ def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
     h = _SEED ^ np.uint32(length)
     position = start
     while stop - position >= 4:
-        k = (
-            np.uint32(data[position])
-            | np.uint32(data[position + 1]) << np.uint32(8)
-            | np.uint32(data[position + 2]) << np.uint32(16)
-            | np.uint32(data[position + 3]) << np.uint32(24)
-        )
+        k = np.uint32(0)
+        for i in range(4):
+            k |= np.uint32(data[position + i]) << np.uint32(8 * i)
         k = np.uint32(k * _M)
         k = np.uint32((k ^ k >> np.uint32(24)) * _M)
         h = np.uint32(h * _M) ^ k
@@ -103,25 +101,25 @@ def partitions_of(
     return found
 
 
+@dataclass(frozen=True)
 class Placement:
-    """Checks a record's partition against its user; record keys are users in UTF-8."""
+    """Checks a record's partition against its user; record keys are users in UTF-8.
 
-    def __init__(
-        self, partitioner: str, partition: int, placements: Sequence[tuple[int, int]]
-    ) -> None:
-        """`placements` has event times, ascending, and the number of partitions from then on."""
-        self._partitioner = partitioner
-        self._partition = partition
-        self._placements = placements
+    `placements` has event times, ascending, and the number of partitions from then on.
+    """
+
+    partitioner: str
+    partition: int
+    placements: Sequence[tuple[int, int]]
 
     def belongs(self, data: Bytes, places: Longs, times: Longs) -> Bools:
         """Return a mask: do users, places (n, 2) in `data`, belong here at event `times` (n,)?"""
-        (_, first), *later = self._placements
-        found = partitions_of(data, places, first, self._partitioner)
+        (_, first), *later = self.placements
+        found = partitions_of(data, places, first, self.partitioner)
         for from_ms, partitions in later:
             moved = np.flatnonzero(times >= from_ms)
             if len(moved):
                 found[moved] = partitions_of(
-                    data, places[moved], partitions, self._partitioner
+                    data, places[moved], partitions, self.partitioner
                 )
-        return np.equal(found, self._partition)
+        return np.equal(found, self.partition)

@@ -301,12 +301,8 @@ class Endpoint:
 
     def _answer(self, request: urllib.request.Request, deadline: "_Deadline") -> bytes:
         """Return the answer; raise KafkaAway if a retry may help, else KafkaRefuses."""
-        plain = _Http()
-        secure = _Https(context=self._context())
-        plain.deadline = secure.deadline = deadline
-        opener = urllib.request.build_opener(
-            plain, secure, _NoRedirects(), *self.handlers
-        )
+        web = _Web(deadline, self._context())
+        opener = urllib.request.build_opener(web, _NoRedirects(), *self.handlers)
         try:
             with opener.open(request, timeout=_TIMEOUT_S) as response:
                 answer = bytes(response.read(_BYTES_MAX + 1))
@@ -425,32 +421,29 @@ class _Deadline:
                 each.shutdown(socket.SHUT_RDWR)
 
 
-class _Http(urllib.request.HTTPHandler):
-    """HTTP over connections that a deadline can end."""
+class _Web(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """HTTP and HTTPS over connections that a deadline can end."""
 
-    deadline: _Deadline
+    def __init__(self, deadline: _Deadline, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._deadline = deadline
+        self._tls = context
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        def connection(host: str, **options: Any) -> http.client.HTTPConnection:
-            made = http.client.HTTPConnection(host, **options)
-            made._create_connection = self.deadline.connect  # type: ignore[attr-defined]
-            return made
-
-        return self.do_open(connection, request)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    """HTTPS over connections that a deadline can end."""
-
-    deadline: _Deadline
+        return self._open(http.client.HTTPConnection, request)
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self._open(http.client.HTTPSConnection, request, context=self._tls)
+
+    def _open(
+        self, kind: Any, request: urllib.request.Request, **more: Any
+    ) -> http.client.HTTPResponse:
         def connection(host: str, **options: Any) -> http.client.HTTPConnection:
-            made = http.client.HTTPSConnection(host, **options)
-            made._create_connection = self.deadline.connect  # type: ignore[attr-defined]
+            made: http.client.HTTPConnection = kind(host, **options)
+            made._create_connection = self._deadline.connect  # type: ignore[attr-defined]
             return made
 
-        return self.do_open(connection, request, context=self._context)  # type: ignore[attr-defined]
+        return self.do_open(connection, request, **more)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -652,13 +645,11 @@ def _endpoint(client: Mapping[str, str]) -> Endpoint:
     """Return the token endpoint that [kafka.client] describes (method "oidc")."""
 
     def one_of(*names: str) -> str:
-        """Return the value of an option that has aliases."""
-        found = next((client[name] for name in names if client.get(name)), None)
-        if found is None:
+        if not (value := _option(client, names)):
             raise SettingsError(
                 f'kafka.client.{names[0]} is missing: {_METHOD} = "oidc" needs it'
             )
-        return found
+        return value
 
     url = one_of(_URL)
     if not _is_http(url):
@@ -677,6 +668,11 @@ def _endpoint(client: Mapping[str, str]) -> Endpoint:
     return made
 
 
+def _option(client: Mapping[str, str], names: tuple[str, ...]) -> str:
+    """Return the value of an option that has aliases, "" if it is not set."""
+    return next((client[name] for name in names if client.get(name)), "")
+
+
 def _azure(client: Mapping[str, str]) -> AzureIdentity:
     """Return the managed identity that [kafka.client] describes (method "azure_imds")."""
     for name in (*_SECRET, _CA_FILE, _CA_PEM):
@@ -692,8 +688,7 @@ def _azure(client: Mapping[str, str]) -> AzureIdentity:
     if not _is_http(url) or "?" in url:
         allowed = '"http://host/path", the metadata service'
         raise SettingsError(f"kafka.client.{_URL}: {allowed}")
-    client_id = next((client[name] for name in _ID if client.get(name)), "")
-    return AzureIdentity(url, client_id, "", scope)
+    return AzureIdentity(url, _option(client, _ID), "", scope)
 
 
 def _aws(client: Mapping[str, str]) -> AwsIdentity:

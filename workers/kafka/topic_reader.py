@@ -181,9 +181,9 @@ class TopicReader:
         logs are asked one by one, so that KafkaAway names those that do not answer.
         """
         fetcher = self._fetcher
-        times_asked = {TopicPartition(*log): at for log, at in times.items()}
-        if not times_asked:
+        if not times:
             return {}
+        times_asked = {TopicPartition(*log): at for log, at in times.items()}
         # aiokafka has no other way to ask for the end of what is not committed yet.
         fetcher._isolation_level = isolation
         try:
@@ -200,9 +200,7 @@ class TopicReader:
             raise self._away(silent or list(times_asked), _ASK_S) from None
         finally:
             fetcher._isolation_level = READ_COMMITTED
-        offsets = {
-            log: answered.get(TopicPartition(*log), (-1, None))[0] for log in times
-        }
+        offsets = {log: answered.get(log, (-1, None))[0] for log in times}
         return {log: None if offset < 0 else offset for log, offset in offsets.items()}
 
     def open_transactions(self, bounds: Mapping[Partition, Bounds]) -> list[str]:
@@ -233,10 +231,9 @@ class TopicReader:
         """
         self._call(self._seek({log: start for log, (start, _) in spans.items()}))
         while spans and time.monotonic() < until_s:
-            for tp, fetched in self._call(self._take(set(spans))):
-                where = tp.topic, tp.partition
-                if where in spans:
-                    yield from self._parts(where, fetched, spans, longest, until_s)
+            for log, fetched in self._call(self._take(set(spans))):
+                if log in spans:
+                    yield from self._parts(log, fetched, spans, longest, until_s)
 
     def _parts(
         self,
@@ -274,11 +271,10 @@ class TopicReader:
         self, logs: set[Partition]
     ) -> list[tuple[TopicPartition, FetchedRecords]]:
         """Return fetched records, waiting a moment for some; stop fetching what is not wanted."""
-        wanted = {TopicPartition(*log) for log in logs}
-        for tp in self._wanted - wanted:
+        for tp in self._wanted - logs:
             self._subscription.pause(tp)
             self._fetcher._records.pop(tp, None)
-        self._wanted = wanted
+        self._wanted = {TopicPartition(*log) for log in logs}
         found = await self._drain()
         if not found:
             waiter = self._fetcher._create_fetch_waiter()
@@ -319,9 +315,8 @@ class TopicReader:
             result.check_raise()
         except OffsetOutOfRangeError:
             position = self._subscription._assigned_state(tp).position
-            log = tp.topic, tp.partition
-            low = (await self._ask({log: _EARLIEST}))[log] or 0
-            high = (await self._ask({log: _LATEST}))[log] or 0
+            low = (await self._ask({tp: _EARLIEST}))[tp] or 0
+            high = (await self._ask({tp: _LATEST}))[tp] or 0
             if not low <= position < high:
                 raise SettingsError(
                     f"{name_of(tp)}: offset {position} is no longer in the log: retention removed it, or "

@@ -219,20 +219,22 @@ def _event_partitions(
     topics: Sequence[str],
     existing: Mapping[str, ExistingTopic],
     state: str,
-    wanted: int | None,
+    partitions: int | None,
 ) -> dict[str, int]:
     """Return the partition count of every events topic: its own, or that to create it with.
 
     Topic `state`, if it exists, has as many partitions as all of them together: missing topics
-    share what the others leave of it. Else they get `wanted`.
+    share what the others leave of it. Else they get `partitions`.
     """
     there = {topic: existing[topic].partitions for topic in topics if topic in existing}
     to_come = len(topics) - len(there)
     if to_come and state in existing:
         left = existing[state].partitions - sum(there.values())
         if left > 0 and left % to_come == 0:
-            wanted = left // to_come
-    return {topic: there.get(topic, wanted or DEFAULT_PARTITIONS) for topic in topics}
+            partitions = left // to_come
+    return {
+        topic: there.get(topic, partitions or DEFAULT_PARTITIONS) for topic in topics
+    }
 
 
 def describe(connection: Connection, names: Iterable[str]) -> dict[str, ExistingTopic]:

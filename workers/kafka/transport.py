@@ -180,13 +180,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         for tp, offset in offsets.items():
             consumer.seek(TopicPartition(*tp), offset)
         # Partitions that have not joined: fetched and never taken, they would slow the others down.
-        consumer.pause(
-            *(
-                tp
-                for tp in consumer.assignment()
-                if (tp.topic, tp.partition) not in offsets
-            )
-        )
+        consumer.pause(*(tp for tp in consumer.assignment() if tp not in offsets))
         self._chain = dict(offsets)
         self._consumed = dict(offsets)
         self.epoch = epoch
@@ -212,7 +206,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         found: dict[Partition, int] = {}
         for answer in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(answer, dict):
-                found |= {(tp.topic, tp.partition): end for tp, end in answer.items()}
+                found |= answer
             elif isinstance(answer, (ConsumerError, TimeoutError)):
                 self._apart_until_s = time.monotonic() + _APART_S
             else:
@@ -228,14 +222,14 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             consumer.beginning_offsets(asked), consumer.end_offsets(asked)
         )
         low, high = await asyncio.wait_for(both, _BOUNDS_S)
-        return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
+        return {tp: (low[tp], high[tp]) for tp in asked}
 
     async def commit_group(self, offsets: dict[Partition, int]) -> None:
         consumer = self._ensure_consumer()
         group = {
-            tp: OffsetAndMetadata(offsets[tp.topic, tp.partition], "")
+            tp: OffsetAndMetadata(offsets[tp], "")
             for tp in consumer.assignment()
-            if (tp.topic, tp.partition) in offsets
+            if tp in offsets
         }
         try:
             await asyncio.wait_for(consumer.commit(group), _ASK_S)
@@ -310,7 +304,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 self._error = exc  # raised after these batches were handed over
                 break
             if batch is not None:
-                fetched[TP(tp.topic, tp.partition)] = batch
+                fetched[TP(*tp)] = batch
         return fetched
 
     def _take_result(
@@ -484,7 +478,7 @@ class Consumer(driver.Consumer):
 
     async def _acquire(self, epoch: int) -> None:
         """Open the shards of the new assignment, and begin to read where they are."""
-        assigned = {TP(tp.topic, tp.partition) for tp in self.assignment()}
+        assigned = {TP(*tp) for tp in self.assignment()}
         try:
             offsets = await self.handover.acquire(assigned, lambda: self.epoch == epoch)
             if self.epoch == epoch:

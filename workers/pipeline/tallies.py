@@ -73,7 +73,7 @@ class Tally:
         used = len(keys) + len(pairs)
         has_row = np.zeros(len(key_names), dtype=np.bool_)
         has_row[keys] = True
-        of_keys = keys.astype(np.uint64) << np.uint64(32) | np.uint64(kernels.NO_LABEL)
+        of_keys = keys.astype(np.uint64) << kernels.KEY_BITS | kernels.NO_LABEL
         tally._table = kernels.Table(
             secret=tally._table.secret,
             bits=_HASHED,

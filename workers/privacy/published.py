@@ -94,26 +94,28 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
     """Yield the fields that hold the counts, or the answers, in the words of the mechanism."""
     about = config.about
     if about.family == "statistic":
-        said = "the queries of the settings, their answers, since when, and their error"
-        yield Published(_ANSWER_FIELDS, f"{about.answers}: {said}")
+        words = (
+            "the queries of the settings, their answers, since when, and their error"
+        )
+        yield Published(_ANSWER_FIELDS, f"{about.answers}: {words}")
         return
     if about.family == "labels":
-        said = "whether it asked, and what is left of the budget of labels and queries"
-        yield Published(("query", *_LABEL_FIELDS), f"{about.answers}; {said}")
+        words = "whether it asked, and what is left of the budget of labels and queries"
+        yield Published(("query", *_LABEL_FIELDS), f"{about.answers}; {words}")
         return
     labels = "labels as they occur in events"
     if plan.domain is not None:
         labels = f"{plan.domain:,} declared labels"
     if config.never:
-        said = f"noisy counts and labels ({labels}) of the last {_lengths(config)}"
+        words = f"noisy counts and labels ({labels}) of the last {_lengths(config)}"
         rests = plan.without_epochs and plan.without_epochs.rests
         if rests is not None and rests:
             span = length_of(rests * plan.tick_ms)
-            said += (
+            words += (
                 ", from the tick at which a label's noisy count passes a threshold until it leaves; if it "
                 f"is not soon shown again, it stays away for at least {span}"
             )
-        yield Published(("items",), said)
+        yield Published(("items",), words)
         return
     yield Published(("items",), f"{about.answers}: noisy counts and labels ({labels})")
 

@@ -254,11 +254,7 @@ class ItemRows(NamedTuple):
 def items_of(array: Any, texts: TextColumn) -> ItemRows:
     """Return the items of a column of texts, lists, maps or lists of structures (`is_items`)."""
     n = len(array)
-    present = (
-        np.ones(n, dtype=np.bool_)
-        if not array.null_count
-        else flags_of(array.is_valid())
-    )
+    present = flags_of(array.is_valid())
     if is_text(array.type):
         return ItemRows(present, texts.codes(array), None, np.ones(n, dtype=np.int64))
     offsets = numbers_of(array.offsets).astype(np.int64)

@@ -78,10 +78,10 @@ class TopicSource(Source):
         self._grace_ms = events.grace_ms
         self._user_is_key = events.user == RECORD_KEY
         self.partitions = len(sources)
-        self.begins = [place.watermark for place in sources]
+        self.begins = [source.watermark for source in sources]
         self.places = [
-            str(place) if several else f"partition {place.partition}"
-            for place in sources
+            str(source) if several else f"partition {source.partition}"
+            for source in sources
         ]
         reader = reader_of(settings)
         formats = RecordFormats(settings, reader)
@@ -89,29 +89,25 @@ class TopicSource(Source):
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
         ahead_ms = 0 if events.timestamp is None else events.max_ahead_ms
         earliest = None if since_ms is None else since_ms - ahead_ms
-        self._bounds = topic_reader.bounds(place.log for place in sources)
+        self._bounds = topic_reader.bounds(source.log for source in sources)
         starts = _starts(topic_reader, self._bounds, earliest)
         self._parts: dict[Partition, _Partition] = {}
-        for partition in sources:
-            source = source_reader_of(
-                settings,
-                reader,
-                partition.partition,
-                sources.placements,
-                formats.make(),
+        for source in sources:
+            source_reader = source_reader_of(
+                settings, reader, source.partition, sources.placements, formats.make()
             )
             watermark = Watermark(
                 (), events.grace_ms, settings.max_behind_ms, sources.moves
             )
-            watermark.resume(partition.watermark)
-            start = starts[partition.log]
-            self._parts[partition.log] = _Partition(
-                partition,
+            watermark.resume(source.watermark)
+            start = starts[source.log]
+            self._parts[source.log] = _Partition(
                 source,
+                source_reader,
                 watermark,
                 Origins(None) if settings.privacy.rekey else None,
                 start,
-                self._bounds[partition.log].stable,
+                self._bounds[source.log].stable,
                 position=start,
             )
         # Offsets still to be read; a partition that has ended is not in it.

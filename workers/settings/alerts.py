@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from workers.mechanisms.config.checked import Checked, display, rules, whole
@@ -115,13 +114,7 @@ def _alert(section: Mapping[str, Any], number: int, base: Path) -> AlertSettings
         and set(webhook) <= {"file", "env"}
     ):
         values["webhook"] = read_secret(webhook, f"{where}webhook", base)
-    for name in ("keys", "items"):
-        if isinstance(values.get(name), list):
-            values[name] = tuple(values[name])
-    try:
-        return AlertSettings(**values)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{where}{error}") from None
+    return AlertSettings(**values)
 
 
 def _check_histogram(alert: AlertSettings, histograms: Sequence[Any]) -> None:

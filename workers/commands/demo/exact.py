@@ -43,7 +43,7 @@ class ExactCounts:
         with self._lock:
             counts = self._ticks.get(tick, Counter())
             return Counter(
-                {dest: times for (of, dest), times in counts.items() if of == origin}
+                {dest: n for (airport, dest), n in counts.items() if airport == origin}
             )
 
     def forget(self, before: int) -> None:
@@ -54,7 +54,7 @@ class ExactCounts:
 
 
 class CountedTicks:
-    """An origin's counts from one global tick to another; neither ever goes back."""
+    """An origin's counts in the ticks from `first` to before `next`, which only grow."""
 
     def __init__(self, exact: ExactCounts, origin: str) -> None:
         self._exact = exact
@@ -148,7 +148,8 @@ class Boards:
     ) -> None:
         self._exact = exact
         self._running = {
-            at: CountedTicks(exact, at[1]) for at in product(histograms, keys)
+            (series, origin): CountedTicks(exact, origin)
+            for series, origin in product(histograms, keys)
         }
         self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self.newest: dict[tuple[str, str], Board] = {}

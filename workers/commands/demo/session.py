@@ -272,18 +272,22 @@ class Session:
                 None, **{"enable.idempotence": True, "linger.ms": 10}
             )
             ahead = None if self._chosen.bootstrap else EMBEDDED_AHEAD
-            place = (str(settings.events.topics), EMBEDDED_PARTITIONS)
-            year = partial(flights, path)
             generator = Generator(
-                producer, *place, self._chosen.rate, year, exact, ahead
+                producer,
+                str(settings.events.topics),
+                EMBEDDED_PARTITIONS,
+                self._chosen.rate,
+                partial(flights, path),
+                exact,
+                ahead,
             )
             self._generator = generator
             # An ordinary downstream consumer: it sees only published snapshots.
             consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
             stack.callback(consumer.close)
-            places = product(outputs, range(EMBEDDED_PARTITIONS))
+            partitions = product(outputs, range(EMBEDDED_PARTITIONS))
             consumer.assign(
-                [TopicPartition(*place, OFFSET_BEGINNING) for place in places]
+                [TopicPartition(*log, OFFSET_BEGINNING) for log in partitions]
             )
             failed = False
             ended = None
@@ -402,8 +406,8 @@ class Session:
         self._samples.append((now_s, sent))
         while len(self._samples) > 2 and now_s - self._samples[0][0] > SPEED_OVER_S:
             self._samples.popleft()
-        (before, first) = self._samples[0]
-        seconds = now_s - self._samples[0][0]
+        first_s, first = self._samples[0]
+        seconds = now_s - first_s
         return Scene(
             boards=self._boards.newest,
             discovered=self._names[0],
@@ -411,7 +415,7 @@ class Session:
             promise=self._promise,
             simulated=self._generator.simulated,
             sent=sent,
-            speed=(sent - first) / seconds if now_s > before else 0.0,
+            speed=(sent - first) / seconds if seconds else 0.0,
             year=self._generator.years,
             elapsed_s=stop.elapsed_s,
             now_ms=time.time_ns() // 1_000_000,

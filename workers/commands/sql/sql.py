@@ -53,9 +53,9 @@ def sql(chosen: Sql) -> int:
 
 def opened(directory: Path, memory_mb: int) -> duckdb.DuckDBPyConnection:
     """Return a database with the tables and views of an export, that reads nothing else."""
-    place = directory.absolute()
+    root = directory.absolute()
     for table in SCHEMAS:
-        if not list((place / table).glob("*.parquet")):
+        if not list((root / table).glob("*.parquet")):
             raise SettingsError(
                 f"--export {directory}: no {table}/*.parquet; make it with `quietcount export --format parquet`"
             )
@@ -69,13 +69,13 @@ def opened(directory: Path, memory_mb: int) -> duckdb.DuckDBPyConnection:
     database = duckdb.connect(":memory:", config=config)
     database.execute("set TimeZone = 'UTC'")
     for table in SCHEMAS:
-        pattern = f"{_escaped(str(place))}/{table}/*.parquet".replace("'", "''")
+        pattern = f"{_escaped(str(root))}/{table}/*.parquet".replace("'", "''")
         database.execute(f"create view {table} as from read_parquet('{pattern}')")
     for view in VIEWS:
         database.execute(view_sql(view))
     # Other files are closed to a query, whatever functions it calls. DuckDB looks at the patterns
     # of the views too.
-    names = {str(place), _escaped(str(place))}
+    names = {str(root), _escaped(str(root))}
     allowed = ", ".join("'" + name.replace("'", "''") + "/'" for name in names)
     database.execute(f"set allowed_directories = [{allowed}]")
     database.execute("set enable_external_access = false")

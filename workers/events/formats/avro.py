@@ -234,12 +234,10 @@ class AvroProgram(Program):
         """Add a schema; return its start row, a row that only checks every byte, and its `Fit`."""
         fit = Fit(self.tree)
         read = None if reader is None else reader.text
-        root = _Walk(self, fit, writer, reader).place(writer.text, read, self.tree)
-        return (
-            root,
-            _Walk(self, Fit(UNWANTED), writer).place(writer.text, None, UNWANTED),
-            fit,
-        )
+        walk = _Walk(self, fit, writer, reader or writer)
+        root = walk.place(writer.text, read, self.tree)
+        checking = _Walk(self, Fit(UNWANTED), writer, writer)
+        return root, checking.place(writer.text, None, UNWANTED), fit
 
     def complete(self) -> ops.Program:
         """Return the program so far as the arrays of `avro_scanner`."""
@@ -277,73 +275,69 @@ class AvroProgram(Program):
         return self.row(ops.CONSTANT, NO_SLOT, first, len(rows))
 
 
+@dataclass
 class _Walk:
     """A walk of one schema along one tree: one row for each type at each node."""
 
-    def __init__(
-        self,
-        program: AvroProgram,
-        fit: Fit,
-        writer: AvroSchema,
-        reader: AvroSchema | None = None,
-    ) -> None:
-        self._program = program
-        self._fit = fit
-        self._writer = writer
-        self._reader = writer if reader is None else reader
+    program: AvroProgram
+    fit: Fit
+    writer: AvroSchema
+    reader: AvroSchema
+
+    def __post_init__(self) -> None:
         self._made: dict[tuple[int, int, int], int] = {}
         # Keeps objects alive: `_made` has their ids as keys.
         self._alive: list[object] = []
 
     def place(self, written: Any, read: Any, node: Node, path: Path = ROOT) -> int:
         """Return the row of a value of type `written`, read as type `read` (None: as written)."""
-        w = self._writer.type_of(written)
+        w = self.writer.type_of(written)
         if not wants(node):
             node = UNWANTED
-        r = None if read is None else self._reader.type_of(read)
+        r = None if read is None else self.reader.type_of(read)
         key = (id(w), id(r), id(node))
         if key in self._made:
             return self._made[key]
         # Reserved before its content, since a recursive type refers to its own row.
-        row = self._program.declining()
+        row = self.program.declining()
         if isinstance(w, list) or w["type"] not in PRIMITIVES:
             self._alive += (w, r, node)
             self._made[key] = row
         try:
             if isinstance(w, list):
                 rows = [self._branch(branch, read, node, path) for branch in w]
-                self._program.fill(row, ops.UNION, NO_SLOT, *self._program.parts(rows))
+                self.program.fill(row, ops.UNION, NO_SLOT, *self.program.parts(rows))
             else:
                 if r is not None:
-                    r = chosen(self._writer, w, self._reader, r)
+                    r = chosen(self.writer, w, self.reader, r)
                 several = {"array": self._array, "map": self._map}
                 fill = several.get(
                     w["type"], self._flat if w["type"] in _FLAT else self._record
                 )
                 fill(row, w, r, node, path)
         except Unsure:
-            self._program.fill(row, ops.DECLINE, NO_SLOT)
+            self.program.fill(row, ops.DECLINE, NO_SLOT)
         return row
 
     def _branch(self, written: Any, read: Any, node: Node, path: Path) -> int:
         """Return a union branch's row; it declines if it is flat and fields within are wanted."""
-        w = self._writer.type_of(written)
+        w = self.writer.type_of(written)
         if (
             (node.children or node.elements)
             and w["type"] in _FLAT
             and w["type"] != "null"
         ):
-            self._fit.possible(node)
-            self._fit.within(node, path, _FLAT[w["type"]][1])
-            return self._program.declining()
+            self.fit.possible(node)
+            self.fit.within(node, path, _FLAT[w["type"]][1])
+            return self.program.declining()
         return self.place(written, read, node, path)
 
     def _flat(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
         """Fill a row for a type without parts; Unsure if the reader's type converts the value."""
         kind: str = w["type"]
         if kind != "null":
-            self._fit.possible(node)
-            self._fit.within(node, path, _FLAT[kind][1])
+            self.fit.possible(node)
+            self.fit.within(node, path, _FLAT[kind][1])
         equal = r is None or node.slot == NO_SLOT or kind == r["type"]
         if not equal and (kind, r["type"]) not in (
             ("int", "long"),
@@ -358,22 +352,22 @@ class _Walk:
         elif kind == "enum":
             if r is not None and not set(w["symbols"]) <= set(r["symbols"]):
                 raise Unsure
-            a, b = self._program.names([(symbol, 0) for symbol in w["symbols"]])
-        self._program.fill(row, _FLAT[kind][0], node.slot, a, b)
+            a, b = self.program.names([(symbol, 0) for symbol in w["symbols"]])
+        self.program.fill(row, _FLAT[kind][0], node.slot, a, b)
 
     def _inner_type(self, w: Any, r: Any, name: str) -> Any:
         """Return the reader's type of `items` or `values` (`name`); None: as written."""
         if r is None:
             return None
-        if not matches(self._writer, w[name], self._reader, r[name]):
+        if not matches(self.writer, w[name], self.reader, r[name]):
             raise Unsure
         return r[name]
 
     def _array(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
         """Fill a row for an array; `head` is the slot of its LIST row in the log, if wanted."""
         of = self._inner_type(w, r, "items")
-        self._fit.possible(node)
-        self._fit.impossible(Node(children=node.children), path, "a list")
+        self.fit.possible(node)
+        self.fit.impossible(Node(children=node.children), path, "a list")
         slot = node.slot
         head = node.list_slot
         inner = node.elements or UNWANTED
@@ -382,26 +376,26 @@ class _Walk:
             head = node.slot
             inner = _opened(node)
         items = self._element(w["items"], of, inner, element(path))
-        self._program.fill(row, ops.ARRAY, slot, items, head)
+        self.program.fill(row, ops.ARRAY, slot, items, head)
 
     def _element(self, written: Any, read: Any, node: Node, path: Path) -> int:
         """Return the row of an element; a null declines if its fields are wanted."""
-        w = self._writer.type_of(written)
+        w = self.writer.type_of(written)
         if not node.children or not isinstance(w, list):
             return self.place(written, read, node, path)
         rows = [
-            self._program.declining()
-            if self._writer.type_of(branch) == {"type": "null"}
+            self.program.declining()
+            if self.writer.type_of(branch) == {"type": "null"}
             else self._branch(branch, read, node, path)
             for branch in w
         ]
-        return self._program.row(ops.UNION, NO_SLOT, *self._program.parts(rows))
+        return self.program.row(ops.UNION, NO_SLOT, *self.program.parts(rows))
 
     def _map(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
         """Fill a row for a map: rows for wanted names, and one for the values of all others."""
         values_read = self._inner_type(w, r, "values")
-        self._fit.possible(node)
-        self._fit.impossible(Node(elements=node.elements), path, "a map")
+        self.fit.possible(node)
+        self.fit.impossible(Node(elements=node.elements), path, "a map")
         slot = node.slot
         head = NO_SLOT
         inner = UNWANTED
@@ -415,30 +409,30 @@ class _Walk:
             (name, self.place(w["values"], values_read, each, child(path, name)))
             for name, each in node.children.items()
         ]
-        first, number = self._program.names(rows)
+        first, number = self.program.names(rows)
         values = self.place(w["values"], values_read, inner, path)
-        self._program.fill(row, ops.MAP_OP, slot, values, head, first, number)
+        self.program.fill(row, ops.MAP_OP, slot, values, head, first, number)
 
     def _record(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
         """Fill a row for a record: the written fields, then the defaults of the reader's others."""
         read, left = ([None] * len(w["fields"]), []) if r is None else fields_of(w, r)
-        self._fit.possible(node)
-        self._fit.impossible(Node(elements=node.elements), path, "a record")
+        self.fit.possible(node)
+        self.fit.impossible(Node(elements=node.elements), path, "a record")
         if node.many and (len(w["fields"]) > MAP_NAMES_MAX or r is not None):
             raise Unsure
         rows: list[int] = []
         opened = _opened(node) if node.many else None
         if opened is not None:
             rows.append(
-                self._program.constants([(opened.slot, MAP, len(w["fields"]), -1)])
+                self.program.constants([(opened.slot, MAP, len(w["fields"]), -1)])
             )
         for member, becomes in zip(w["fields"], read, strict=True):
             name = member["name"] if becomes is None else becomes["name"]
             of = None if becomes is None else becomes["type"]
             inner = UNWANTED
             if opened is not None:
-                text = self._program.text(name)
-                rows.append(self._program.constants([(opened.slot, TEXT, *text)]))
+                text = self.program.text(name)
+                rows.append(self.program.constants([(opened.slot, TEXT, *text)]))
                 inner = opened
             elif r is None or becomes is not None:
                 inner = node.children.get(name, UNWANTED)
@@ -449,15 +443,15 @@ class _Walk:
             inner = node.children.get(member["name"], UNWANTED)
             if wants(inner):
                 rows.append(
-                    self._program.constants(self._default(member["default"], inner))
+                    self.program.constants(self._default(member["default"], inner))
                 )
         slot = NO_SLOT if node.many else node.slot
-        self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
+        self.program.fill(row, ops.RECORD, slot, *self.program.parts(rows))
 
     def _default(self, value: Any, node: Node) -> list[Row]:
         """Return the log rows of a reader's default for what is wanted at and below `node`."""
         for slot, _ in paths_of(node):
-            self._fit.possible(Node(slot))
+            self.fit.possible(Node(slot))
         if node.many and isinstance(value, dict | list):
             slot = _opened(node).slot
             if isinstance(value, list):
@@ -487,7 +481,7 @@ class _Walk:
     def _scalar(self, value: Any, slot: int) -> Row:
         """Return the log row of a default value that is no list or object."""
         if isinstance(value, str):
-            return (slot, TEXT, *self._program.text(value))
+            return (slot, TEXT, *self.program.text(value))
         if value is None or isinstance(value, bool):
             return slot, NULL if value is None else TRUE if value else FALSE, -1, -1
         if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:

@@ -5,6 +5,7 @@ stores a schema as text or descriptor; either becomes a message type of upb.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -160,13 +161,15 @@ class ProtobufProgram(Program):
         return self.lists - 1
 
 
+@dataclass
 class _Walk:
     """A walk of message types along one tree: one row for each type at each node."""
 
-    def __init__(self, program: ProtobufProgram, fit: Fit, compiled: Compiled) -> None:
-        self._program = program
-        self._fit = fit
-        self._compiled = compiled
+    program: ProtobufProgram
+    fit: Fit
+    compiled: Compiled
+
+    def __post_init__(self) -> None:
         self._made: dict[tuple[str, int], int] = {}
         # Keeps nodes alive while `_made` has their ids in its keys.
         self._alive: list[Node] = []
@@ -180,12 +183,12 @@ class _Walk:
         if key in self._made:
             return self._made[key]
         self._alive.append(node)
-        row = self._made[key] = self._program.reserve()
+        row = self._made[key] = self.program.reserve()
         children = {
             name: inner for name, inner in node.children.items() if wants(inner)
         }
-        if any((kind.full_name, name) in self._compiled.unread for name in children):
-            raise MissingImports(self._compiled.missing)
+        if any((kind.full_name, name) in self.compiled.unread for name in children):
+            raise MissingImports(self.compiled.missing)
         bits = _bits(kind, list(children))
         mode = ops.CLOSED
         if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
@@ -204,7 +207,7 @@ class _Walk:
                     mode = ops.DECLINES
                 fields.append(self._wanted(field, wanted, child(path, field.name), bit))
                 missing += self._absent(field, wanted, fields[-1])
-        self._program.fill(row, fields, mode, missing)
+        self.program.fill(row, fields, mode, missing)
         return row
 
     def _unwanted(self, field: Any, bit: int) -> list[int]:
@@ -219,17 +222,17 @@ class _Walk:
     def _wanted(self, field: Any, node: Node, path: Path, bit: int) -> list[int]:
         """Return the row of a field with something wanted; note in the fit what it can hold."""
         if field.type == _GROUP:
-            self._fit.possible(node)
+            self.fit.possible(node)
             return _field(field, ops.DECLINE)
         if _is_map(field):
             return self._map(field, node, path)
         if field.is_repeated:
             return self._list(field, node, path)
-        self._fit.possible(node)
-        self._fit.impossible(Node(elements=node.elements), path, "no repeated field")
+        self.fit.possible(node)
+        self.fit.impossible(Node(elements=node.elements), path, "no repeated field")
         inner, count = self._inner(field, node, path)
         if field.type == ops.MESSAGE and node.many:
-            self._fit.refuse(node, path, "a message")
+            self.fit.refuse(node, path, "a message")
         return _field(field, field.type, node.slot, inner=inner, count=count, bit=bit)
 
     def _inner(self, field: Any, node: Node, path: Path) -> tuple[int, int]:
@@ -239,14 +242,14 @@ class _Walk:
                 field.message_type, Node(children=node.children), path
             ), 0
         what = f"of type {_type_name(field)}"
-        self._fit.impossible(Node(children=node.children), path, what)
+        self.fit.impossible(Node(children=node.children), path, what)
         return self._enum(field.enum_type) if field.type == ops.ENUM else (0, 0)
 
     def _list(self, field: Any, node: Node, path: Path) -> list[int]:
         """Return the row of a repeated field, wanted as one value or by element."""
-        self._fit.possible(node)
-        self._fit.impossible(Node(children=node.children), path, "a repeated field")
-        state = self._program.list_state()
+        self.fit.possible(node)
+        self.fit.impossible(Node(children=node.children), path, "a repeated field")
+        state = self.program.list_state()
         if node.many:
             # Opened, as items are: the elements have the node's own slot.
             inner, count = self._inner(field, Node(node.slot), path)
@@ -255,7 +258,7 @@ class _Walk:
                 row[ops.TYPE] = ops.DECLINE
         elif node.elements is not None:
             wanted = node.elements
-            self._fit.possible(wanted)
+            self.fit.possible(wanted)
             inner, count = self._inner(field, wanted, element(path))
             kind = _kind(field, wanted.slot)
             row = _field(field, kind, wanted.slot, node.list_slot, node.slot)
@@ -269,26 +272,26 @@ class _Walk:
 
     def _map(self, field: Any, node: Node, path: Path) -> list[int]:
         """Return the row of a map, followed by that of its values; only simple maps are read."""
-        self._fit.possible(node)
-        self._fit.impossible(Node(elements=node.elements), path, "a map")
+        self.fit.possible(node)
+        self.fit.impossible(Node(elements=node.elements), path, "a map")
         key = field.message_type.fields_by_name["key"]
         value = field.message_type.fields_by_name["value"]
         head = node.slot if node.many else NO_SLOT
         outer = NO_SLOT if node.many else node.slot
-        state = self._program.list_state()
+        state = self.program.list_state()
         row = _field(field, ops.MAP, head=head, outer=outer, state=state)
         for name, wanted in node.children.items():
-            self._fit.possible(wanted)
+            self.fit.possible(wanted)
             if value.type != ops.MESSAGE:
                 what = f"of type {_type_name(value)}"
-                self._fit.within(wanted, child(path, name), what)
+                self.fit.within(wanted, child(path, name), what)
         slots = [(name, wanted.slot) for name, wanted in node.children.items()]
         has_plain_types = key.type == ops.STRING and value.type != ops.MESSAGE
         is_opened_once = not (node.many and slots)
         if not has_plain_types or not is_opened_once or len(slots) > ops.BITS_MAX:
             row[ops.TYPE] = ops.DECLINE
             return row
-        row[ops.INNER], row[ops.COUNT] = self._program.names(slots)
+        row[ops.INNER], row[ops.COUNT] = self.program.names(slots)
         inner, count = self._enum(value.enum_type) if value.type == ops.ENUM else (0, 0)
         value_row = _field(value, value.type, inner=inner, count=count)
         return [*row, 0, *value_row[1:]]
@@ -300,7 +303,7 @@ class _Walk:
                 (number, value.name) for number, value in kind.values_by_number.items()
             )
             rows = [(name, number) for number, name in names]
-            self._enums[kind.full_name] = self._program.names(rows)
+            self._enums[kind.full_name] = self.program.names(rows)
         return self._enums[kind.full_name]
 
     def _absent(self, field: Any, node: Node, row: list[int]) -> list[Missing]:
@@ -324,7 +327,7 @@ class _Walk:
             return []
         kind, start, stop = _DEFAULTS.get(field.type, (VALUE, 0, -1))
         if field.type == ops.ENUM:
-            start, stop = self._program.text(field.enum_type.values_by_number[0].name)
+            start, stop = self.program.text(field.enum_type.values_by_number[0].name)
         return [(row[ops.BIT], -1, node.slot, kind, start, stop)]
 
 

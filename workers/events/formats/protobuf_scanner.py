@@ -216,6 +216,7 @@ def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
 def log_value(
     scan: Scan, row: int, pos: int, stop: int, log: Longs, used: int
 ) -> tuple[int, int]:
+    """Log the value at `pos` of the field in `row`; return its end, or REFUSED, and rows used."""
     fields = scan.program.fields
     lists = scan.lists
     kind, start, end, pos = scalar(scan, row, pos, stop)
@@ -235,10 +236,12 @@ def log_value(
 def log_map_entry(
     scan: Scan, row: int, pos: int, stop: int, log: Longs, used: int
 ) -> int:
+    """Log the map entry data[pos:stop] of the field in `row`; return rows used, or DECLINED."""
     data, base, program, _, lists = scan
     fields = program.fields
     names = program.names
     inner = fields[row, VALUE_ROW]
+    # Both are empty texts unless the entry has them.
     name = base
     name_end = base
     kind = kinds.TEXT
@@ -247,7 +250,7 @@ def log_map_entry(
     value_type = fields[inner, TYPE]
     named = False
     valued = False
-    # An entry is a message with the name as field 1 and the value as field 2; both may be missing.
+    # An entry is a message with the name as field 1 and the value as field 2.
     while pos < stop:
         tag, pos = varint(data, pos, stop)
         if tag == 1 << 3 | LENGTH and not named:
@@ -284,14 +287,8 @@ def log_map_entry(
             data, name, name_end, log, before, used
         ):
             return DECLINED
-        used = put(
-            log,
-            put(log, used, head, kinds.TEXT, name, name_end),
-            head,
-            kind,
-            start,
-            end,
-        )
+        used = put(log, used, head, kinds.TEXT, name, name_end)
+        used = put(log, used, head, kind, start, end)
         lists[state, L_END] = used
     for which in range(fields[row, COUNT]):
         pos = fields[row, INNER] + which

@@ -66,30 +66,11 @@ def fixed(data: Bytes, pos: int, stop: int, size: int) -> tuple[int, int]:
 
 
 @checked_part
-def widen_float(bits: int) -> int:
-    """Convert the bits of a float32 to those of the equal float64."""
-    exponent = bits >> 23 & 0xFF
-    rest = bits & 0x7FFFFF
-    if exponent == 0xFF:
-        exponent = 0x7FF
-    elif exponent > 0:
-        exponent += 1023 - 127
-    elif rest > 0:
-        exponent = 1023 - 126
-        while rest < 0x800000:
-            rest <<= 1
-            exponent -= 1
-        rest &= 0x7FFFFF
-    wide = exponent << 52 | rest << 29
-    return wide + INT64_MIN if bits >> 31 & 1 else wide
-
-
-@checked_part
 def real(data: Bytes, pos: int, stop: int, size: int) -> tuple[int, int, int, int]:
     """Decode a float of 4 or 8 bytes; return kind, START and STOP of its log row, and its end."""
     bits, pos = fixed(data, pos, stop, size)
     if size == 4:
-        bits = widen_float(bits)
+        bits = int(np.float64(np.uint32(bits).view(np.float32)).view(np.int64))
     is_nan = (
         bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
     )

@@ -503,9 +503,9 @@ def plan_between(
         blocks = path.blocks(level)
         stored = since is not None and (since - 1) >> level == k - 1
         kept = stored and level == 1
-        own = -1, 0
+        cell = -1, 0
         if not kept:
-            own = cell_of(level, k)
+            cell = cell_of(level, k)
             scales[level - 1, 0] = path.scale(level, k)
         beside = -1, 0
         if k + 1 in blocks and kept and not k & 1:
@@ -521,7 +521,7 @@ def plan_between(
             before = cell_of(level, k - 1)
             scales[level - 1, 2] = path.scale(level, k - 1)
         goes_right = (position - 1) >> (level - 1) & 1
-        steps[level - 1] = Step(*own, *beside, *before, stored, goes_right)
+        steps[level - 1] = Step(*cell, *beside, *before, stored, goes_right)
     of_total = -1, 0
     if total is not None:
         of_total = cell_of(*total)

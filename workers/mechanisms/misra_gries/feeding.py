@@ -306,7 +306,8 @@ def rest_of_round(
                     ranks[slot] -= 1  # no longer a key of the tick: replaced at the end
                 continue
             lowered += 1
-            begun, begun_before = (word << 5) + ones_in(low - 1) + 1, begun
+            begun_before = begun
+            begun = (word << 5) + ones_in(low - 1) + 1
             same = arrived = early = late = misses - 1
             misses = 0
             if wheel.heads[lowered & mask] >= 0:

@@ -100,29 +100,29 @@ def without_epochs(
 def _window(
     mechanism: Sliding,
     config: HistogramConfig,
-    place: int,
+    index: int,
     series: Series,
     topic: str,
     unit: str,
 ) -> WindowPlan:
     """Plan one window: its noise, threshold, sums, and what it would be if it were the only one."""
-    counter = mechanism.windows[place]
+    counter = mechanism.windows[index]
     worst, rms = worst_and_rms(counter)
     mu = math.sqrt(2 * counter.rho_item)
-    threshold = mechanism.threshold_of(place)
+    threshold = mechanism.threshold_of(index)
     rho = mechanism.cost().rho
     sums = None
     if config.sum is not None:
-        of_sums = worst_and_rms(mechanism.sum_windows[place])
+        of_sums = worst_and_rms(mechanism.sum_windows[index])
         sums = sum_plan(config.sum, rho, (worst, rms), of_sums)
     all_items = None
     if config.total_share is not None:
-        of_totals = worst_and_rms(mechanism.total_windows[place])
+        of_totals = worst_and_rms(mechanism.total_windows[index])
         all_items = all_items_plan(config, rho, of_totals)
     return WindowPlan(
         series=series.name,
         topic=topic + series.suffix,
-        ms=config.windows[place],
+        ms=config.windows[index],
         ticks=counter.window,
         hop=counter.hop,
         most_ticks=counter.reach,
@@ -133,7 +133,7 @@ def _window(
         mean_absolute_error=mean_absolute_error(mechanism.law, rms),
         half_width_95=half_width_95(mechanism.law, worst),
         threshold=None if threshold is None else float(threshold),
-        tested_for=None if threshold is None else mechanism.memory_of(place),
+        tested_for=None if threshold is None else mechanism.memory_of(index),
         likely_from=(
             None
             if threshold is None
@@ -142,7 +142,7 @@ def _window(
         kept=-(-counter.reach // counter.hop),
         sum=sums,
         all_items=all_items,
-        alone=_alone(config, place, unit),
+        alone=_alone(config, index, unit),
     )
 
 

@@ -73,8 +73,9 @@ WEIGHTS = {
     "coverage": "shown",
     "coverage_new": "shown_new",
     "deserving_shown": "deserving",
+    "sum_coverage": "shown",
+    "mean_coverage": "shown",
 }
-WEIGHTS |= {"sum_coverage": "shown", "mean_coverage": "shown"}
 
 #: Rows that are shown, and their published counts.
 Shown = tuple[Rows, Longs]
@@ -191,12 +192,9 @@ class Watch:
         self.last_tick = (self.histogram.next or 1) - 1
         self.first_tick = self.first_tick or self.last_tick
         release = shown.release
-        if (
-            self._threshold_is_count
-            and not isinstance(release, Answers)
-            and release.threshold is not None
-        ):
-            self._threshold = release.threshold
+        threshold = None if isinstance(release, Answers) else release.threshold
+        if self._threshold_is_count and threshold is not None:
+            self._threshold = threshold
         if self._discovers:
             self._columns = self.histogram.columns
             self._reached = self.view.truth.reached(self.view.number)
@@ -545,17 +543,15 @@ class QueryWatch(Watch):
         ]
         if not named:
             return
-        short = [
-            (np.sort(exact)[-len(at) :] - np.sort(exact[at])).mean() for at in named
-        ]
+        # How much more the true top counts than the labels that are named as the top.
+        best = np.sort(exact)
+        short = [(best[-len(places) :] - exact[places]).mean() for places in named]
         row[PLACE["shortfall"]] = np.mean(short)
         for suffix, sums in (("", exact), ("_unbounded", unbounded)):
-            right = [
-                (sums[places] >= np.sort(sums)[-len(places)]).mean() for places in named
-            ]
-            row[PLACE["recall" + suffix]] = row[PLACE["precision" + suffix]] = np.mean(
-                right
-            )
+            best = np.sort(sums)
+            right = [(sums[places] >= best[-len(places)]).mean() for places in named]
+            row[PLACE["recall" + suffix]] = np.mean(right)
+            row[PLACE["precision" + suffix]] = np.mean(right)
 
     def _sums(self, index: int) -> tuple[Longs, Longs]:
         """Return a stream key's exact sums, in the order of the domain, bounded and not."""
@@ -569,24 +565,21 @@ class QueryWatch(Watch):
         allowed = fields["error"]
         for answer, right, wide in zip(_answers(fields), exact, unbounded, strict=True):
             query = str(answer["query"])
-            answers: tuple[Any, Any, Any] = (
+            values: tuple[Any, Any, Any] = (
                 answer["value"],
                 right["value"],
                 wide["value"],
             )
             if query == "histogram":
                 for (label, published), (_, bounded), (_, without) in zip(
-                    *answers, strict=True
+                    *values, strict=True
                 ):
                     yield Pair(label, 0, published, bounded, without, allowed)
             elif query.startswith("top_k:"):
-                for rank, (published, bounded, without) in enumerate(
-                    zip(*answers, strict=True), start=1
-                ):
-                    name = f"{query} {rank}"
-                    yield Pair(name, rank, published, bounded, without, allowed)
+                for rank, counts in enumerate(zip(*values, strict=True), start=1):
+                    yield Pair(f"{query} {rank}", rank, *counts, allowed)
             elif isinstance(answer["value"], int):
-                yield Pair(query, 0, *answers, allowed)
+                yield Pair(query, 0, *values, allowed)
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         """Yield the answers, exact and published, in the order of the queries."""

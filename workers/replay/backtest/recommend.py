@@ -8,7 +8,7 @@ boards the smallest error.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from workers.mechanisms.config.durations import format_duration
@@ -48,22 +48,16 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
     if not rated:
         nothing = "Nothing was measured that could be compared: was there any event?"
         return Recommendation(metric, {}, (), None, (nothing,))
-    # Larger is better, for both metrics.
-    worth = {
-        run: score if metric == RECALL else -score for run, score in scores.items()
-    }
-    best = max(
-        rated,
-        key=lambda outcome: (
-            worth[outcome.number],
-            -outcome.row.epsilon,
-            -outcome.number,
-        ),
-    )
+
+    def worth(outcome: Outcome) -> float:
+        """Return the score, negated for errors: larger is better."""
+        return scores[outcome.number] * (1 if metric == RECALL else -1)
+
     by_epsilon = sorted(
         rated, key=lambda outcome: (outcome.row.epsilon, outcome.number)
     )
-    points = [(-outcome.row.epsilon, worth[outcome.number]) for outcome in by_epsilon]
+    best = max(by_epsilon, key=worth)  # the first of equals
+    points = [(-outcome.row.epsilon, worth(outcome)) for outcome in by_epsilon]
     pairs = zip(by_epsilon, points, strict=True)
     front = tuple(
         outcome.number for outcome, point in pairs if not _dominated(point, points)
@@ -75,8 +69,8 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
     given_up = (
         RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
     )
-    least = worth[best.number] - given_up - 1e-12
-    near = [outcome for outcome in rated if worth[outcome.number] >= least]
+    least = worth(best) - given_up - 1e-12
+    near = [outcome for outcome in rated if worth(outcome) >= least]
     chosen = min(
         near,
         key=lambda outcome: (
@@ -87,7 +81,7 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
     )
     words = [
         _why(chosen, best, metric, outcomes),
-        *_trade_offs(chosen, rated, worth, metric),
+        *_trade_offs(chosen, by_epsilon, worth, metric),
     ]
     words += [*_epochs(outcomes), *_checks(chosen)]
     return Recommendation(metric, scores, front, chosen.number, tuple(words))
@@ -139,10 +133,13 @@ def _why(
 
 
 def _trade_offs(
-    chosen: Outcome, rated: Sequence[Outcome], worth: Mapping[int, float], metric: str
+    chosen: Outcome,
+    by_epsilon: Sequence[Outcome],
+    worth: Callable[[Outcome], float],
+    metric: str,
 ) -> Iterator[str]:
     """Describe the error, the best run with a smaller epsilon, and the share cut off by bounds."""
-    off = [outcome for outcome in rated if ERROR in outcome.metrics]
+    off = [outcome for outcome in by_epsilon if ERROR in outcome.metrics]
     if metric == RECALL and chosen in off:
         closest = min(off, key=lambda outcome: (_mean(outcome, ERROR), outcome.number))
         text = f"Its published counts are off by {_number(_mean(chosen, ERROR))} in the mean"
@@ -150,16 +147,10 @@ def _trade_offs(
             least = f"{_number(_mean(closest, ERROR))}, of {_name(closest)}"
             text += f"; the smallest such error is {least} at epsilon {closest.row.epsilon:g}"
         yield text + "."
-    cheaper = [outcome for outcome in rated if outcome.row.epsilon < chosen.row.epsilon]
+    limit = chosen.row.epsilon
+    cheaper = [outcome for outcome in by_epsilon if outcome.row.epsilon < limit]
     if cheaper:
-        best = min(
-            cheaper,
-            key=lambda outcome: (
-                -worth[outcome.number],
-                outcome.row.epsilon,
-                outcome.number,
-            ),
-        )
+        best = max(cheaper, key=worth)
         figures = _figures(best, metric)
         yield f"With a smaller epsilon the best is {_name(best)}: {figures}."
     lost = _mean(chosen, "lost", 0.0)

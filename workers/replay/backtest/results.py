@@ -137,19 +137,18 @@ GROUP_ROWS = 1 << 18
 SET = "set."
 #: Columns that are narrower than their field's type.
 NARROW = {"run": "int32", "seed": "int32", "rank": "int32"}
-#: Columns of results.parquet.
-RESULT_TYPES = {
-    "run": "int32",
-    "seed": "int32",
-    "histogram": "string",
-    "key": "string",
-    "tick": "int64",
-    "rank": "int32",
-    "size": "int64",
-    "metric": "string",
-    "value": "float64",
-}
-#: Arrow types by field type, optional or not.
+RESULTS_COLUMNS = [
+    "run",
+    "seed",
+    "histogram",
+    "key",
+    "tick",
+    "rank",
+    "size",
+    "metric",
+    "value",
+]
+#: Arrow types by field type, optional or not; fields of other types are no columns.
 ARROW = {"int": "int64", "float": "float64", "str": "string", "bool": "bool_"}
 
 
@@ -306,13 +305,10 @@ def table_of(kind: type, rows: Sequence[Any]) -> pa.Table:
             for name in dict.fromkeys(name for row in rows for name in row.varied):
                 texts = [row.varied.get(name) for row in rows]
                 columns[SET + name] = pa.array(texts, pa.string())
-        else:
-            arrow = (
-                NARROW.get(column.name)
-                or ARROW[str(column.type).removesuffix(" | None")]
-            )
+        elif kind_name := ARROW.get(str(column.type).removesuffix(" | None")):
+            arrow = getattr(pa, NARROW.get(column.name, kind_name))()
             values = [getattr(row, column.name) for row in rows]
-            columns[column.name] = pa.array(values, getattr(pa, arrow)())
+            columns[column.name] = pa.array(values, arrow)
     return pa.table(columns)
 
 
@@ -320,18 +316,15 @@ def results_table(series: Sequence[Series]) -> pa.Table:
     """Return results.parquet: one row for each value of each series."""
     import pyarrow as pa
 
-    lengths = np.array([len(line.values) for line in series], dtype=np.int64)
+    lengths = [len(line.values) for line in series]
     # By row, the number of its series, of which it takes the other columns.
     line_of = pa.array(np.repeat(np.arange(len(series)), lengths))
-    columns: dict[str, Any] = {}
-    for name, kind in RESULT_TYPES.items():
-        if name in ("tick", "value"):
-            parts = (getattr(line, f"{name}s") for line in series)
-            columns[name] = np.concatenate([np.empty(0, dtype=kind), *parts])
-        else:
-            values = [getattr(line, name) for line in series]
-            columns[name] = pa.array(values, getattr(pa, kind)()).take(line_of)
-    return pa.table(columns)
+    table = table_of(Series, series).take(line_of)
+    for name, kind in (("tick", "int64"), ("value", "float64")):
+        parts = (getattr(line, f"{name}s") for line in series)
+        column = np.concatenate([np.empty(0, dtype=kind), *parts])
+        table = table.append_column(name, pa.array(column))
+    return table.select(RESULTS_COLUMNS)
 
 
 def _write_table(path: Path, table: pa.Table) -> None:

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -222,48 +223,29 @@ def _noise_over_ticks(histogram: HistogramPlan) -> Chart:
 def _windows(histogram: HistogramPlan, without: WithoutEpochs) -> Chart | None:
     """Draw every window with the noise it has, and with that of a window alone."""
     rows = []
-    names = []
     for window in without.windows:
-        named = f"the last {format_duration(window.ms)}"
-        kinds: list[tuple[str, WindowPlan | OneWindow | None]] = [
-            (named, window),
-            (f"{named}, alone", window.alone),
-        ]
-        for name, figures in kinds:
-            if figures is None:
-                continue
-            names.append(name)
-            rows.append(
-                Alternative(
-                    mechanism=histogram.mechanism,
-                    chosen=figures is window,
-                    possible=True,
-                    assumed={},
-                    answers=name,
-                    worst_sd=figures.worst_sd,
-                    rms_sd=figures.rms_sd,
-                    threshold=figures.threshold,
-                )
-            )
+        name = f"the last {format_duration(window.ms)}"
+        rows.append(_Row(name, window, chosen=True))
+        if window.alone is not None:
+            rows.append(_Row(f"{name}, alone", window.alone))
     caption = (
         "What every snapshot will state as its error: 19 of 20 published counts lie within twice this (1.96 times) of the exact "
         "one. One noise serves all windows; alone, a window has less."
     )
-    return _compared(histogram, rows, names, "windows", caption)
+    return _compared(histogram, rows, "windows", caption)
 
 
 def _counters(histogram: HistogramPlan) -> Chart | None:
     """Compare the noise of all counters at the same budget."""
-    rows = histogram.counters
-    names = [
-        f"{row.counter}, radix {row.radix}" if row.radix else row.counter
-        for row in rows
-    ]
+    rows = []
+    for one in histogram.counters:
+        name = f"{one.counter}, radix {one.radix}" if one.radix else one.counter
+        rows.append(_Row(name, one, one.chosen, one.possible))
     caption = (
         "Each counter at the budget of these settings. Hollow: not possible with them; the table "
         "in the text says why."
     )
-    return _compared(histogram, rows, names, "counters", caption)
+    return _compared(histogram, rows, "counters", caption)
 
 
 def _ends(histogram: HistogramPlan) -> Chart | None:
@@ -307,26 +289,32 @@ def _ends(histogram: HistogramPlan) -> Chart | None:
 
 def _mechanisms(histogram: HistogramPlan) -> Chart | None:
     """Compare mechanisms for the same or a near question at the same budget."""
-    names = []
-    for row in histogram.mechanisms:
+    rows = []
+    for one in histogram.mechanisms:
         assumed = (
-            f"{name}={value}" for name, value in row.assumed.items() if name != "domain"
+            f"{name}={value}" for name, value in one.assumed.items() if name != "domain"
         )
-        names.append(" ".join([row.mechanism, *assumed]))
+        name = " ".join([one.mechanism, *assumed])
+        rows.append(_Row(name, one, one.chosen, one.possible))
     caption = (
         "Mechanisms for the same or a near question, at the budget of these settings; what each "
         "answers and assumes is in the text below. Hollow: not possible with these settings. "
         "Thresholds of different mechanisms do not mean the same."
     )
-    return _compared(histogram, histogram.mechanisms, names, "mechanisms", caption)
+    return _compared(histogram, rows, "mechanisms", caption)
+
+
+class _Row(NamedTuple):
+    """A row of a comparison; `figures` may have worst_sd, rms_sd, threshold and error."""
+
+    name: str
+    figures: Alternative | CounterChoice | WindowPlan | OneWindow
+    chosen: bool = False
+    possible: bool = True
 
 
 def _compared(
-    histogram: HistogramPlan,
-    rows: Sequence[Alternative] | Sequence[CounterChoice],
-    names: Sequence[str],
-    kind: str,
-    caption: str,
+    histogram: HistogramPlan, rows: Sequence[_Row], kind: str, caption: str
 ) -> Chart | None:
     """Draw worst and mean sd and the threshold per row; if there is no sd, the error."""
     drawn = [
@@ -334,10 +322,10 @@ def _compared(
         ("root mean square sd", 2, "rms_sd"),
         ("highest threshold", 1, "threshold"),
     ]
-    if kind == "counters" and all(row.worst_sd is None for row in rows):
+    if kind == "counters" and all(row.figures.worst_sd is None for row in rows):
         drawn.append(("error in segment 1", 1, "error"))
     series: list[tuple[str, int, list[float | None]]] = [
-        (label, style_number, [getattr(row, name, None) for row in rows])
+        (label, style_number, [getattr(row.figures, name, None) for row in rows])
         for label, style_number, name in drawn
     ]
     columns = [column for _, _, column in series]
@@ -362,11 +350,11 @@ def _compared(
                 ]
                 if part:
                     cell.plot(*zip(*part, strict=True), **style)
-        row_names = []
-        for index in shown:
-            name = drawable(names[index], NAME_LETTERS)
-            row_names.append(f"{name} (in use)" if rows[index].chosen else name)
-        rows_axis(cell, row_names)
+        names = []
+        for row in (rows[index] for index in shown):
+            name = drawable(row.name, NAME_LETTERS)
+            names.append(f"{name} (in use)" if row.chosen else name)
+        rows_axis(cell, names)
         if max(values) > LINEAR_UP_TO * min(values):
             cell.set_xlabel("counts, logarithmic")
             log_axis(cell.xaxis, values)

@@ -27,6 +27,8 @@ from workers.replay.backtest.results import (
 )
 from workers.replay.report.pages import Table, label
 
+#: Ticks and sizes (0: of the whole run, of none) with the values of a metric there.
+Values = tuple[Longs, Longs, Floats]
 #: Rows of one stream key's boards by tick.
 Boards = dict[int, list[BoardRow]]
 
@@ -47,7 +49,7 @@ class Measured:
     name: str
     runs: Sequence[Outcome]
     input: Input
-    series: Mapping[tuple[int, str], tuple[Longs, Longs, Floats]]
+    series: Mapping[tuple[int, str], Values]
     boards: Sequence[BoardRow]
 
     def over_ticks(self, run: Outcome, metric: str) -> Line:
@@ -97,38 +99,26 @@ def when(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     if milliseconds % 86_400_000 == 0:
         return f"{moment:%Y-%m-%d}"
-    return (
-        f"{moment:%Y-%m-%d %H:%M}"
-        if moment.second == 0
-        else f"{moment:%Y-%m-%d %H:%M:%S}"
-    )
+    return f"{moment:%Y-%m-%d %H:%M:%S}".removesuffix(":00")
 
 
-_NONE: tuple[Longs, Longs, Floats] = (
-    np.zeros(0, np.int64),
-    np.zeros(0, np.int64),
-    np.zeros(0),
-)
+_NONE: Values = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
 
 
-def _series(
-    table: pa.Table,
-) -> dict[str, dict[tuple[int, str], tuple[Longs, Longs, Floats]]]:
-    """Return (ticks, sizes, values) by histogram, then run and metric, of all keys; no ranks."""
+def _series(table: pa.Table) -> dict[str, dict[tuple[int, str], Values]]:
+    """Return the values by histogram, then run and metric, of all keys; no ranks."""
     together = pc.and_(pc.equal(table["key"], ""), pc.equal(table["rank"], 0))
     by = ["histogram", "run", "metric"]
     groups = table.filter(together).group_by(by, use_threads=False)
     lists = groups.aggregate([("tick", "list"), ("size", "list"), ("value", "list")])
     kinds = "tick_list", "size_list", "value_list"
-    columns = ([of.values.to_numpy() for of in lists[kind]] for kind in kinds)
-    found: dict[str, dict[tuple[int, str], tuple[Longs, Longs, Floats]]] = defaultdict(
-        dict
-    )
+    columns = ([each.values.to_numpy() for each in lists[kind]] for kind in kinds)
+    series: dict[str, dict[tuple[int, str], Values]] = defaultdict(dict)
     names = (lists[name].to_pylist() for name in by)
-    for histogram, run, metric, *values in zip(*names, *columns, strict=True):
-        ticks, sizes, numbers = values
-        found[histogram][run, metric] = ticks, sizes, numbers
-    return found
+    groups = zip(zip(*names, strict=True), zip(*columns, strict=True), strict=True)
+    for (histogram, run, metric), values in groups:
+        series[histogram][run, metric] = values
+    return series
 
 
 def _line(at: Longs, values: Floats, chosen: NDArray[np.bool_]) -> Line:
@@ -179,11 +169,8 @@ def chosen_ticks(ticks: Boards) -> Boards:
     """Return at most `BOARD_TICKS` of them, evenly spaced, the last among them."""
     ordered = sorted(ticks)
     most = min(BOARD_TICKS, len(ordered))
-    chosen = {}
-    for number in range(1, most + 1):
-        tick = ordered[round(number * len(ordered) / most) - 1]
-        chosen[tick] = ticks[tick]
-    return chosen
+    places = (round(number * len(ordered) / most) for number in range(1, most + 1))
+    return {ordered[place - 1]: ticks[ordered[place - 1]] for place in places}
 
 
 def epoch_of(run: Outcome) -> str:
@@ -224,10 +211,8 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
     who = "one event" if run.row.unit == "event" else "one user"
     promise = f"{run.row.epsilon:.4g}"
     per = ", once, ever" if run.never else " and epoch"
-    return [
-        *shown,
-        (f"epsilon for {who}{per}", promise, f"with delta {run.row.delta:g}"),
-    ]
+    shown.append((f"epsilon for {who}{per}", promise, f"with delta {run.row.delta:g}"))
+    return shown
 
 
 def run_table(data: Measured, advice: Recommendation) -> Table:
@@ -361,33 +346,29 @@ def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:
     counted = [buckets_of(numeric, rows) for rows in boards.values()]
     rows: list[list[str | None]] = []
     for q in numeric.quantiles:
-        pairs = [buckets.quantiles(numeric, q) for buckets in counted]
-        exact = [
-            (published, truth)
-            for published, truth in pairs
-            if truth["bucket"] is not None
-        ]
-        said = [
-            (published, truth)
-            for published, truth in exact
-            if published["bucket"] is not None
-        ]
-        values = [(published["value"], truth["value"]) for published, truth in said]
-        off = [
-            abs(published - truth)
-            for published, truth in values
-            if None not in (published, truth)
-        ]
-        hold = [interval_holds(numeric, truth, published) for published, truth in said]
-        cells: list[str | None] = [
-            short(q),
-            f"{len(exact):,}",
-            f"{len(exact) - len(said):,}",
-        ]
-        cells += (
-            [f"{sum(off) / len(off):.4g}", f"{max(off):.4g}"] if off else [None, None]
+        number = 0
+        hold: list[bool] = []
+        off: list[float] = []
+        for buckets in counted:
+            published, truth = buckets.quantiles(numeric, q)
+            if truth["bucket"] is None:
+                continue
+            number += 1
+            if published["bucket"] is None:
+                continue
+            hold.append(interval_holds(numeric, truth, published))
+            if None not in (published["value"], truth["value"]):
+                off.append(abs(published["value"] - truth["value"]))
+        rows.append(
+            [
+                short(q),
+                f"{number:,}",
+                f"{number - len(hold):,}",
+                f"{sum(off) / len(off):.4g}" if off else None,
+                f"{max(off):.4g}" if off else None,
+                f"{100 * sum(hold) / len(hold):.0f} %" if hold else None,
+            ]
         )
-        rows.append([*cells, f"{100 * sum(hold) / len(hold):.0f} %" if hold else None])
     headings = ("quantile", "boards", "nothing said", "off, mean", "off, most")
     return Table((*headings, "interval holds the exact one"), rows, words=())
 
