@@ -216,19 +216,23 @@ def _newton(rho: float, epsilon: float, delta: float, *, of_rho: bool) -> float:
     most `delta`. Stop at a negative epsilon: zero is enough then.
     """
     mu = (2 * Decimal(rho)).sqrt(PRECISE)
-    at = Decimal(epsilon)
+    epsilon_now = Decimal(epsilon)
     unused = Decimal(1)
     with localcontext(PRECISE):
-        while _LEAST_RHO <= rho <= _LARGEST_RHO and unused > _CONVERGED and at >= 0:
-            reached, lower, upper = gaussian_curve(mu, at)
+        while (
+            _LEAST_RHO <= rho <= _LARGEST_RHO
+            and unused > _CONVERGED
+            and epsilon_now >= 0
+        ):
+            reached, lower, upper = gaussian_curve(mu, epsilon_now)
             unused = (Decimal(delta) / reached).ln()
             # d mu / d ln(delta) = R(a) - R(b); d epsilon / d ln(delta) = -(R(a) - R(b)) / R(b).
             step = unused * (lower - upper)
             if of_rho:
                 mu += step
             else:
-                at -= step / upper
-        return float(mu * mu / 2 if of_rho else at)
+                epsilon_now -= step / upper
+        return float(mu * mu / 2 if of_rho else epsilon_now)
 
 
 def gaussian_curve(mu: Decimal, epsilon: Decimal) -> tuple[Decimal, Decimal, Decimal]:

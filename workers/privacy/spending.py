@@ -339,9 +339,9 @@ def total_of(
     sampled = []
     for group, _ in choices:
         counted = {id(entry) for entry in group}
-        others = [one for one in everything if id(one) not in counted]
-        sampled.append([one for one in others if one.charge.cost.once])
-        samples = samples_of(one.charge.cost for one in others)
+        others = [entry for entry in everything if id(entry) not in counted]
+        sampled.append([entry for entry in others if entry.charge.cost.once])
+        samples = samples_of(entry.charge.cost for entry in others)
         costs.append([*(entry.charged for entry in group), *samples])
     worst, joint = worst_group(costs)
     group, key = choices[worst]
@@ -352,10 +352,10 @@ def total_of(
         **structs.asdict(joint),
         unit=unit,
         parts=(
-            *(_counted(one.charge, one.charged, worker=several) for one in group),
+            *(_counted(entry.charge, entry.charged, worker=several) for entry in group),
             *(
-                _counted(one.charge, sample_of(one.charge.cost), worker=several)
-                for one in sampled[worst]
+                _counted(entry.charge, sample_of(entry.charge.cost), worker=several)
+                for entry in sampled[worst]
             ),
         ),
         key=None if several or len(served) < 2 else key,

@@ -261,7 +261,7 @@ class SampleGuesses:
         choice = PrivateChoice(rho, max(1, (not single) + amounts + ends))
         max_items = 1
         max_count = 1
-        found = None
+        chosen_range = None
         if not single:
             sizes = [len(set(view.labels)) for view in views]
             max_items = choice.bound("items", sizes, ITEMS)
@@ -270,11 +270,11 @@ class SampleGuesses:
             max_count = choice.bound("count", largest, AMOUNTS)
             max_count = min(max_count, math.isqrt(_PRODUCT_MAX // max_items))
         if ends:
-            found = choice.ends(self.items.field.numbers)
-            if found is None:
+            chosen_range = choice.ends(self.items.field.numbers)
+            if chosen_range is None:
                 raise CannotGuess("--private: no buckets fit: give them with --range")
-            self.items = replace(self.items, range=found)
-        return Chosen(max_items, max_count, found, choice.rho)
+            self.items = replace(self.items, range=chosen_range)
+        return Chosen(max_items, max_count, chosen_range, choice.rho)
 
     def draft(
         self,

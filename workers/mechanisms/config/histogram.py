@@ -432,7 +432,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         ):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
         if self.bounds_rho is not None and not self.about.plain:
-            payers = " and ".join(names_of(lambda one: one.plain))
+            payers = " and ".join(names_of(lambda about: about.plain))
             yield f"bounds_rho = {self.bounds_rho}: only in {payers}"
         yield from self._tick_complaints()
         kind = KINDS[self.counter]
@@ -464,7 +464,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         yield from self._sum_complaints()
         yield from label_complaints("domain", self.declared)
         if self.windows and not self.subtracts:
-            able = _able(names_of(lambda one: one.subtracts))
+            able = _able(names_of(lambda about: about.subtracts))
             yield (
                 f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes could be reported; '
                 f"these have: {able}"
@@ -503,7 +503,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 yield f'hop = {self.hop}: only with horizon = "never"'
             return
         if not self.about.never:
-            users = " and ".join(names_of(lambda one: one.never))
+            users = " and ".join(names_of(lambda about: about.never))
             yield f'horizon = "never": only in {users}'
         if self.counter != DEFAULT_COUNTER:
             yield f'counter = "{self.counter}": leave it out with horizon = "never", which has its own counter'
@@ -525,7 +525,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             if self.buckets is None:
                 yield f"{given}: only with buckets"
             elif not self.has_quantiles:
-                able = _able(names_of(lambda one: one.has_quantiles))
+                able = _able(names_of(lambda about: about.has_quantiles))
                 yield f"{given}: needs a mechanism that shows every bucket at every tick, with Gaussian noise: {able}"
             elif len(set(self.quantiles)) < len(self.quantiles):
                 yield f"{given}: every one only once"
@@ -547,7 +547,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         if self.buckets is None:
             yield f"{given}: only with buckets"
         if not self.about.ranks:
-            able = " and ".join(names_of(lambda one: one.ranks))
+            able = " and ".join(names_of(lambda about: about.ranks))
             yield f"{given}: only in {able}"
         if self.counter != DEFAULT_COUNTER:
             yield f'counter = "{self.counter}": with {given} only "{DEFAULT_COUNTER}"'
@@ -559,13 +559,13 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         if self.sum is not None:
             yield from path_complaints({"sum.field": self.sum.field})
             if not self.about.sums:
-                yield f"sum is set: only in {' and '.join(names_of(lambda one: one.sums))}"
+                yield f"sum is set: only in {' and '.join(names_of(lambda about: about.sums))}"
             if self.sum.steps * self.max_count > STEPS_MAX:
                 most = STEPS_MAX // self.sum.steps
                 yield f"max_count = {self.max_count}: with {self.sum.steps:,} steps of sum at most {most:,}"
         if self.total_share is not None:
             if not self.about.totals:
-                users = " and ".join(names_of(lambda one: one.totals))
+                users = " and ".join(names_of(lambda about: about.totals))
                 yield f"total_share = {self.total_share}: only in {users}, which hides items"
             if self.split > 1:
                 yield f"total_share = {self.total_share}: only with split = 1: no part counts all items"

@@ -325,19 +325,19 @@ class LineCounter(Counter):
             factors[self.levels + 1, begin >> self.levels] += self._denominator
         return {node: factor for node, factor in factors.items() if factor}
 
-    def _path(self, place: int) -> dict[Node, int]:
-        """Return the coefficients of N_0(place) less N_L at the begin of its block."""
+    def _path(self, position: int) -> dict[Node, int]:
+        """Return the coefficients of N_0(position) less N_L at the begin of its block."""
         unit = self._denominator
         factors: dict[Node, int] = {}
         for level in range(1, self.levels + 1):
-            k = place >> level
+            k = position >> level
             # Times D, u_j is a multiple of 8.
-            u = (place & ((1 << level) - 1)) * (unit >> level)
+            u = (position & ((1 << level) - 1)) * (unit >> level)
             factors[level, k - 1] = (u - unit) // 8
             factors[level, k] = min(u, unit - u) - unit // 8
             factors[level, k + 1] = -u // 8
-        inside = place & ((1 << self.levels) - 1)
-        factors[self.levels + 1, place >> self.levels] = 8 * inside
+        inside = position & ((1 << self.levels) - 1)
+        factors[self.levels + 1, position >> self.levels] = 8 * inside
         return factors
 
     def blocks(self, level: int) -> range:
@@ -498,13 +498,15 @@ class _Cursor:
         """The block of 2^L places in which the place lies; its end belongs to it."""
         return (self._place - 1) >> self._levels
 
-    def turn(self, place: int, filled: int) -> None:
+    def turn(self, next_place: int, filled: int) -> None:
         """Say where to `move` rows next; the first `filled` are at the place of the last time."""
         last_block = self.block
         self._since = self._place
-        self._place = place
+        self._place = next_place
         # At the same place N is r_1 if that is even; at an odd one it is not kept.
-        later = place > self._since or (place == self._since and not place & 1)
+        later = next_place > self._since or (
+            next_place == self._since and not next_place & 1
+        )
         # Rows cannot go back, nor skip a block: they are drawn from nothing.
         if not later or self.block - last_block > 1:
             filled = 0
@@ -513,7 +515,7 @@ class _Cursor:
         self.small = {
             row: until
             for row, until in self.small.items()
-            if row < filled and until > place
+            if row < filled and until > next_place
         }
 
     def move(self, tags: Tags, row: int) -> None:
@@ -575,7 +577,7 @@ class _Cursor:
         if not len(plan.steps):
             self.noise[first:last] = state[0, first:last]
             return
-        kept = state[: self._levels + 3]
+        numbers = state[: self._levels + 3]
         at_once = CHUNK_ROWS // max(len(plan.cells), 1)
         for begin in range(first, last, at_once):
             end = min(begin + at_once, last)
@@ -586,7 +588,7 @@ class _Cursor:
                 words,
                 normal.table(),
                 *plan[1:],
-                kept[:, begin:end],
+                numbers[:, begin:end],
                 self._lefts[: end - begin],
                 self.noise[begin:end],
             )

@@ -139,20 +139,20 @@ class Ranks(Frozen):
         rows: Tags = key_tags[:, None, :] ^ self._cells[None, :, :]
         return rows.reshape(-1, 2)
 
-    def coefficients(self, place: int) -> dict[Node, float]:
+    def coefficients(self, position: int) -> dict[Node, float]:
         """Return the non-zero b_q(p) of a place, which doubles hold exactly."""
-        found: dict[Node, float] = {}
+        factors: dict[Node, float] = {}
         for level in range(1, self.levels + 1):
-            k = place >> level
+            k = position >> level
             last = (1 << (self.levels - level)) - 1
-            u = math.ldexp(place & ((1 << level) - 1), -level)
+            u = math.ldexp(position & ((1 << level) - 1), -level)
             a = (1 - u) * (0 < k <= last)
             b = u * (k < last)
-            found[level, k - 1] = -a / 8
-            found[level, k] = min(u, 1 - u) - (a + b) / 8
-            found[level, k + 1] = -b / 8
-        found[0, 0] = math.ldexp(place, -self.levels)
-        return {node: factor for node, factor in found.items() if factor}
+            factors[level, k - 1] = -a / 8
+            factors[level, k] = min(u, 1 - u) - (a + b) / 8
+            factors[level, k + 1] = -b / 8
+        factors[0, 0] = math.ldexp(position, -self.levels)
+        return {node: factor for node, factor in factors.items() if factor}
 
     def synthesize(self, rows: Floats) -> Floats:
         """Return the noise of places 1..B (keys, B) from that of rows N_q / sqrt(w_q) (keys, q).
@@ -464,19 +464,19 @@ class RankColumns:
         In floats, or as exactly as it takes where these do not decide (see the module).
         """
         ranks = self._ranks
-        of_places = [_rows_of(ranks.buckets, place) for place in places]
+        of_places = [_rows_of(ranks.buckets, position) for position in places]
         used = np.unique(np.concatenate([rows for rows, _ in of_places]))
         values, error = counter.reals(self._stream, t, ranks.tags(tag)[used])
         values *= ranks.scales[used]
         off = ranks.reach * error + float(np.abs(values).max()) * _FLOATS
         drawn = []
-        for place, (rows, factors) in zip(places, of_places, strict=True):
+        for position, (rows, factors) in zip(places, of_places, strict=True):
             shifted = math.fsum(factors * values[np.searchsorted(used, rows)]) + 0.5
             # A NaN compares as false.
             if abs(shifted - np.rint(shifted)) > off:
                 drawn.append(math.floor(shifted))
             else:
-                drawn.append(counter.exact_place(self._stream, t, tag, place))
+                drawn.append(counter.exact_place(self._stream, t, tag, position))
         return drawn
 
 

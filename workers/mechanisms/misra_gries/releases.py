@@ -248,7 +248,7 @@ def gshm_delta(
         sigma = _root(sigma_squared)
         tail = upper_tail((threshold - _HALF) / sigma)
         t = -_log_complement(tail)
-        at = Decimal(epsilon)
+        exact_epsilon = Decimal(epsilon)
 
         def bound(first: int, last: int) -> Decimal:
             """Bound both terms for all j in first..last; exact where they are equal."""
@@ -258,8 +258,8 @@ def gshm_delta(
             mu = Decimal(last).sqrt() / sigma
             shared = (changed - last) * t
             more = -_expm1(-lone)
-            more += (-shared).exp() * _gaussian_delta(mu, at + shared)
-            return max(more, _gaussian_delta(mu, at - lone))
+            more += (-shared).exp() * _gaussian_delta(mu, exact_epsilon + shared)
+            return max(more, _gaussian_delta(mu, exact_epsilon - lone))
 
         # The largest bound first; intervals of one are reached, and then there is none larger.
         intervals = [(-bound(0, changed), 0, changed)]

@@ -504,18 +504,20 @@ class Sketched(Frozen):
         noisy = np.zeros(len(cell.counts), dtype=np.int64)
         shown: list[Rows] = []
         for key, rows in rows_by_key(cell.keys):
-            held, counts = self._counters(cell, rows)
+            counted, counts = self._counters(cell, rows)
             # "pure": every label of the domain has noise, and the largest are shown.
             if self.threshold is None:
                 noisy[rows] = noise.items(address, cell.tags.take(rows, axis=0))
-                noisy[held] += counts
+                noisy[counted] += counts
                 of_key = Cell(cell.tags, cell.keys, noisy, cell.key_tags)
                 shown.append(of_key.largest(rows, min(self.size, len(rows))))
                 continue
-            noisy[held] = counts + noise.items(address, cell.tags.take(held, axis=0))
+            noisy[counted] = counts + noise.items(
+                address, cell.tags.take(counted, axis=0)
+            )
             if self.law.shared:
-                noisy[held] += noise.shared(address, cell.key_tags[key])
-            shown.append(held[noisy[held] > self.threshold])
+                noisy[counted] += noise.shared(address, cell.key_tags[key])
+            shown.append(counted[noisy[counted] > self.threshold])
         rows = np.sort(np.concatenate(shown)) if shown else np.empty(0, dtype=np.int64)
         if self.threshold is None:
             return rows, rounded(noisy[rows], self.size)

@@ -115,18 +115,18 @@ class Sources(msgspec.Struct, frozen=True):
 
     def grown(
         self,
-        now: Sequence[SourceTopic],
+        topics: Sequence[SourceTopic],
         watermark: int | None,
         users_from: int | None = None,
     ) -> tuple[Joined, ...]:
-        """Return `joined` with the growth to the partitions of the topics `now` added.
+        """Return `joined` with the growth to the partitions that `topics` have now added.
 
         `watermark` and `users_from` are stored with the new growth, as `Joined` describes.
         """
         counted = {topic.name: topic.partitions for topic in self.topics}
         new = tuple(
             Joined(topic.name, topic.partitions, watermark, users_from)
-            for topic in now
+            for topic in topics
             if topic.partitions > counted.get(topic.name, topic.partitions)
         )
         return *self.joined, *new

@@ -576,10 +576,10 @@ def _advise_running(
 
 
 def _advise_tick(
-    mechanism: Mechanism, noise: Noise, others: Sequence[Alternative]
+    mechanism: Mechanism, noise: Noise, alternatives: Sequence[Alternative]
 ) -> Iterator[str]:
     """Yield advice for counts of each tick by itself: when running counts have less noise."""
-    running = [row for row in _plain(others) if row.possible and row.worst_sd]
+    running = [row for row in _plain(alternatives) if row.possible and row.worst_sd]
     yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
     if running and running[0].worst_sd:
         # The noise of n ticks added up grows with sqrt(n).
@@ -587,7 +587,7 @@ def _advise_tick(
         if ticks < noise.ticks_looked_at:
             yield f"For sums over more than {ticks:,.0f} ticks the running counts of {running[0].mechanism} have less noise."
     gauss = mechanism.about.gaussian_like
-    row = next((row for row in others if row.mechanism == gauss), None)
+    row = next((row for row in alternatives if row.mechanism == gauss), None)
     if row is None or not row.worst_sd:
         return
     less = row.worst_sd / noise.worst_sd
