@@ -43,10 +43,11 @@ COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "PYTHONWARNINGS")
 for name in (*COLOURS, "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
-#: Files that wait for more than a minute, the longest first.
+#: Files that wait for more than a minute, the longest first; of a folder, the first.
 LONGEST = (
     *("test_partial_outages.py", "test_brokers.py", "test_chaos.py", "test_growing.py"),
-    *("test_threads.py", "test_topics_under_way.py", "test_outages.py"),
+    *("test_agent.py", "test_threads.py", "test_topics_under_way.py"),
+    "test_outages.py",
     *("test_handover.py", "test_open_transactions.py"),
 )
 #: Folders whose fixture, of scope "package", takes seconds: each process that ran one of their files would make it.

@@ -102,17 +102,15 @@ def test_on_a_wrong_clock_every_event_counts_once_or_is_rejected(
     )
 
 
+def acts_of(drawn: list[Round]) -> list[Act]:
+    segments = [one for each in drawn for one in each.segments]
+    return [act for one in segments for start in one.starts for act in start.acts]
+
+
 def test_starts_are_drawn_so_that_the_broker_is_killed_at_every_step() -> None:
     drawn = list(starts_of(7, 60, 2))
     assert drawn == list(starts_of(7, 60, 2)) != list(starts_of(8, 60, 2))
-    acts = [
-        act
-        for each in drawn
-        for one in each.segments
-        for start in one.starts
-        for act in start.acts
-    ]
-    kills = [act.step for act in acts if act.kind == BROKER]
+    kills = [act.step for act in acts_of(drawn) if act.kind == BROKER]
     assert len(kills) == 60 == sum(len(each.away_s) for each in drawn)
     assert set(kills) == {*START_STEPS}
 
@@ -125,13 +123,7 @@ def test_a_schedule_is_the_same_for_the_same_seed_and_is_read_as_written(
     path = tmp_path / "schedule"
     path.write_text("\n".join(["seed 7", *write(drawn), '{"segment":1}']))
     assert list(read(path)) == drawn
-    acts = [
-        act
-        for each in drawn
-        for one in each.segments
-        for start in one.starts
-        for act in start.acts
-    ]
+    acts = acts_of(drawn)
     assert len(acts) == 1_000
     assert {act.step for act in acts} == {*STEPS, RANDOM}
     assert {act.kind for act in acts if act.step == RANDOM} == {*KINDS}

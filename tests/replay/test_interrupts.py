@@ -4,7 +4,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.replay.backtest.backtests import (
     text_of,
 )
 from tests.replay.site import Patch, Printed, run_replay, settings_of
+from tests.worker.harness import command
 from workers.replay import interrupts
 from workers.replay.backtest import results
 from workers.replay.backtest.results import Results, read
@@ -206,21 +206,19 @@ def test_the_work_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None
     settings_of(tmp_path)
     (tmp_path / "in.jsonl").write_bytes(text_of(events(400)))
     out = tmp_path / "out.jsonl"
-    command = [
-        sys.executable,
-        "-m",
-        "workers.cli",
-        "replay",
-        "-c",
-        str(tmp_path / "settings.toml"),
-    ]
     # Python keeps what it could not write, and exits with 120 for it, unless this is set.
     buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()
     os.close(reading)
-    command += ["--input", str(tmp_path / "in.jsonl"), "--snapshots", str(out)]
+    files = "--input", str(tmp_path / "in.jsonl"), "--snapshots", str(out)
+    given = "replay", "-c", str(tmp_path / "settings.toml"), *files
     done = subprocess.run(
-        command, cwd=ROOT, stdout=writing, stderr=writing, check=False, env=buffered
+        command(*given),
+        cwd=ROOT,
+        stdout=writing,
+        stderr=writing,
+        check=False,
+        env=buffered,
     )
     os.close(writing)
     assert done.returncode == 0 and len(out.read_bytes().splitlines()) > 10

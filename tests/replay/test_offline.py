@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import pytest
 from tests import ROOT
 from tests.replay.backtest.backtests import KEY, lines, text_of
 from tests.replay.site import T0, Printed, run_replay, settings_of
-from tests.worker.harness import Bare, known, unk
+from tests.worker.harness import Bare, command, known, unk
 from workers.cli import execute
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -179,18 +178,11 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(
     os.mkfifo(pipe)
     if older:
         out.write_bytes(b"older\n")
-    command = [
-        sys.executable,
-        "-m",
-        "workers.cli",
-        "replay",
-        "-c",
-        str(tmp_path / "settings.toml"),
-    ]
+    given = "-c", str(tmp_path / "settings.toml"), "--input", str(pipe)
     part = tmp_path / "out.jsonl.part"
     with (
         subprocess.Popen(
-            [*command, "--input", str(pipe), "--snapshots", str(out)],
+            command("replay", *given, "--snapshots", str(out)),
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import Site, known, now_ms, produce, sale, unk, until
+from tests.worker.harness import (
+    Site,
+    command,
+    known,
+    now_ms,
+    produce,
+    sale,
+    unk,
+    until,
+)
 
 ONLY_LINUX = "RLIMIT_DATA counts all private memory on Linux only"
 pytestmark = [
@@ -155,7 +164,7 @@ def test_beside_the_worst_content_honest_events_all_count(
     replay = ["replay", "-c", config, "--topic", *out]
     for arguments in (["check", "-c", config], replay, init, ["rejects", "-c", config]):
         done = subprocess.run(
-            [sys.executable, "-m", "workers.cli", *arguments],
+            command(*arguments),
             check=False,
             capture_output=True,
             text=True,

@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from tests.worker.harness import (
     Site,
     Worker,
     assert_contiguous,
+    command,
     now_ms,
     sale,
     unk,
@@ -120,11 +120,13 @@ def away(worker: Worker) -> bool:
 @contextmanager
 def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
     log = site.directory / "dashboard.log"
-    options = ["dashboard", "-c", str(site.config), "--port", "0"]
-    command = [sys.executable, "-m", "workers.cli", *options]
     with log.open("w") as errors:
         process = subprocess.Popen(
-            command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=errors
+            command("dashboard", "-c", str(site.config), "--port", "0"),
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
         )
     try:
         assert process.stdout is not None

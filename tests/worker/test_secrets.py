@@ -3,14 +3,20 @@
 import base64
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests import ROOT
-from tests.worker.harness import Site, Worker, known, now_ms, sale, unk, until
+from tests.worker.harness import (
+    Site,
+    Worker,
+    known,
+    now_ms,
+    quietcount,
+    sale,
+    unk,
+    until,
+)
 from tests.worker.test_metrics import ask, ready
 
 pytestmark = pytest.mark.waits
@@ -155,11 +161,7 @@ def test_settings_that_are_refused_are_json_too_where_that_was_asked_for(
     tmp_path: Path,
 ) -> None:
     """A log collector that expects JSON would lose the one line that matters."""
-    options = ["run", "--log-format", "json", "-c", str(tmp_path / "none.toml")]
-    command = [sys.executable, "-m", "workers.cli", *options]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = quietcount("run", "--log-format", "json", "-c", str(tmp_path / "none.toml"))
     assert done.returncode == 2
     [entry] = objects(done.stderr)
     assert (entry["level"], "no such file" in str(entry["message"])) == (
