@@ -82,9 +82,9 @@ def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
     elif variant.mechanism == "pay_what_you_get":
         yield 400, [apart] + [{}] * (TICKS - 1)
     elif variant.mechanism in PER_TICK:
-        yield 800 if "size" in variant.options else 200, [apart] * 8
+        yield 500 if "size" in variant.options else 200, [apart] * 8
     else:
-        yield 600 if variant.label == "pmg_laplace" else 200, [apart] * TICKS
+        yield 500 if variant.label == "pmg_laplace" else 200, [apart] * TICKS
 
 
 def gap(mechanism: Mechanism) -> int:
