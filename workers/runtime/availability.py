@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from threading import Lock
 from typing import NamedTuple
 
@@ -71,14 +72,12 @@ _NAMED_MAX = 3
 
 
 class _Wait(NamedTuple):
-    """Since when (monotonic) something waits, and why."""
+    """What waits, since when (monotonic) and why; `source` is who noted it."""
 
+    source: str
+    what: str
     since_s: float
     why: str
-
-
-# A wait: its source, what waits, and since when and why.
-_Waiting = tuple[str, str, _Wait]
 
 
 class Waits:
@@ -87,8 +86,7 @@ class Waits:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._lock = Lock()
         self._now_s = now_s
-        # By source, then by what waits.
-        self._by_source: dict[str, dict[str, _Wait]] = {}
+        self._by_source: dict[str, list[_Wait]] = {}
         # Since when the worker is held up, if it was logged; transactions are logged apart.
         self._logged_since_s: float | None = None
         # Partition logs reported as held up by a transaction, with the time since when.
@@ -105,15 +103,15 @@ class Waits:
         `waits` says why each thing waits; `since_s` has starts that the caller knows (monotonic).
         """
         with self._lock:
-            before = self._by_source.pop(source, {})
+            before = self._by_source.pop(source, [])
             now_s = self._now_s()
-            starts_s = {what: wait.since_s for what, wait in before.items()}
+            starts_s = {wait.what: wait.since_s for wait in before}
             starts_s |= since_s or {}
             if waits:
-                self._by_source[source] = {
-                    what: _Wait(since_s=starts_s.get(what, now_s), why=why)
+                self._by_source[source] = [
+                    _Wait(source, what, starts_s.get(what, now_s), why)
                     for what, why in waits.items()
-                }
+                ]
 
     def drop(self, source: str) -> None:
         """Drop a source's waits without logging: another worker has them now."""
@@ -135,38 +133,32 @@ class Waits:
         """What waits, why and for how long, if the worker is held up: partitions first."""
         return self._named(self._all()) if self.seconds else []
 
-    def _longest_s(self, waiting: Sequence[_Waiting]) -> float:
+    def _longest_s(self, waits: Sequence[_Wait]) -> float:
         """Return for how long the oldest of these waits has lasted; 0 below `HELD_UP_S`."""
-        starts_s = [wait.since_s for _, _, wait in waiting]
-        seconds = self._now_s() - min(starts_s) if starts_s else 0.0
+        now_s = self._now_s()
+        seconds = max((now_s - wait.since_s for wait in waits), default=0.0)
         return seconds if seconds >= HELD_UP_S else 0.0
 
-    def _named(self, waiting: Sequence[_Waiting]) -> list[str]:
+    def _named(self, waits: Sequence[_Wait]) -> list[str]:
         """Return a text for every wait: those for partitions first, then the oldest."""
         now_s = self._now_s()
         ordered = sorted(
-            (source != PARTITIONS, wait.since_s, what, wait.why)
-            for source, what, wait in waiting
+            waits, key=lambda one: (one.source != PARTITIONS, one.since_s, one.what)
         )
         return [
-            f"{what}: {why} (for {now_s - since_s:.0f} s)"
-            for _, since_s, what, why in ordered
+            f"{wait.what}: {wait.why} (for {now_s - wait.since_s:.0f} s)"
+            for wait in ordered
         ]
 
-    def _all(self) -> list[_Waiting]:
+    def _all(self) -> list[_Wait]:
         with self._lock:
-            return [
-                (source, what, wait)
-                for source, waits in self._by_source.items()
-                for what, wait in waits.items()
-            ]
+            return list(chain.from_iterable(self._by_source.values()))
 
     def say(self) -> None:
         """Log once that the worker is held up, and once that this is over."""
-        everything = self._all()
-        transactions = [wait for wait in everything if wait[0] == TRANSACTIONS]
-        waits = [wait for wait in everything if wait[0] != TRANSACTIONS]
-        self._say_transactions(transactions)
+        every = self._all()
+        self._say_transactions([one for one in every if one.source == TRANSACTIONS])
+        waits = [one for one in every if one.source != TRANSACTIONS]
         seconds = self._longest_s(waits)
         now_s = self._now_s()
         # Partitions are looked at every few seconds and explain the rest: wait for what they say.
@@ -187,12 +179,12 @@ class Waits:
                 extra=json_fields(event="goes_on", seconds=round(took_s, 1)),
             )
 
-    def _say_transactions(self, waiting: Sequence[_Waiting]) -> None:
+    def _say_transactions(self, waits: Sequence[_Wait]) -> None:
         """Log every held-up partition log once, and once when it is free again."""
-        starts_s = {what: wait.since_s for _, what, wait in waiting}
+        starts_s = {wait.what: wait.since_s for wait in waits}
         with self._lock:
             logged_s = self._logged_transactions
-            new = [wait for wait in waiting if wait[1] not in logged_s]
+            new = [wait for wait in waits if wait.what not in logged_s]
             over = {what: logged_s[what] for what in logged_s.keys() - starts_s}
             self._logged_transactions = starts_s
         if new:
