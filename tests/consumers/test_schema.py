@@ -112,13 +112,17 @@ def real() -> dict[str, list[Document]]:
                 changed(given, lambda _: {"queries": ORDER_STATISTICS})
             )
         if all(
-            one.mechanism in PER_ITEM and not one.buckets and one.total_share is None
+            one.mechanism in PER_ITEM
+            and not (one.buckets or one.unique_users)
+            and one.total_share is None
             for one in given.histograms
         ):
             found[f"parts in {path.stem}"] = made(
                 changed(given, lambda _: {"split": 3})
             )
-        if all(config.subtracts for config in given.histograms):
+        if all(
+            config.subtracts and not config.unique_users for config in given.histograms
+        ):
             windowed = changed(
                 given, lambda one: {"windows": (one.tick_ms, 5 * one.tick_ms)}
             )

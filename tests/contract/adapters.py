@@ -11,7 +11,15 @@ import numpy as np
 
 from tests.contract.coupling import Adapter, Events, Moves, Test, World
 from tests.contract.probe import Block, Half
-from tests.contract.stage import KEY, NAME, Histogram, Run, Tick, steps_of
+from tests.contract.stage import (
+    KEY,
+    NAME,
+    PROTECTED,
+    Histogram,
+    Run,
+    Tick,
+    steps_of,
+)
 from tests.contract.variants import MAXIMA, PER_TICK, Variant, built
 from workers.arrays.types import Longs
 from workers.mechanisms.counters.ranks import ranks_of
@@ -179,6 +187,63 @@ class Counting(Adapter):
             for (level, k), change in counter_moves(self.counter, tick, 1):
                 place = numbers[value_node]
                 found.add_number(number(None, (level, k), place), change * factor)
+
+
+class Actives(Adapter):
+    """Unique users: the path of how many users of an item are in each window, for ever."""
+
+    def moves(
+        self, first: World, other: Sequence[Tick], events: Events, sign: int
+    ) -> Moves:
+        found = Moves()
+        windows: Any = self.mechanism.public()["counters"]
+        labels = {
+            label.removesuffix(PROTECTED) for _, items in events for label in items
+        }
+        for i, window in enumerate(windows):
+            for label in labels:
+                path = {}
+                for t in range(1, len(other) + window["window"] + window["hop"]):
+                    before = self._users(first.stream, label, t, window)
+                    after = self._users(other, label, t, window)
+                    if after != before:
+                        path[t + window["offset"]] = Fraction(after - before)
+                for node, change in self._nodes(path, window["levels"]):
+                    found.add_number(number(label, node, i << 40), -change)
+        return found
+
+    def _users(
+        self, stream: Sequence[Tick], label: str, t: int, window: Mapping[str, int]
+    ) -> int:
+        """Return how many users had an event in the window at tick t: the first ones of a tick."""
+        begin = (t - window["window"]) // window["hop"] * window["hop"]
+        ticks = stream[max(begin, 0) : t]
+        kinds = (label, f"{label}{PROTECTED}")
+        return sum(
+            max((tick.get(NAME, {}).get(kind, 0) for tick in ticks), default=0)
+            for kind in kinds
+        )
+
+    def _nodes(
+        self, path: Mapping[int, Fraction], levels: int
+    ) -> Iterator[tuple[Cell, Fraction]]:
+        """Yield the nodes of a path, and then its ends (T8 of 0036)."""
+        for level in range(1, levels + 1):
+            blocks = {(place + step) >> 1 for place in path for step in (-2, 0)}
+            nodes = {}
+            for k in blocks:
+                sides = path.get(2 * k, 0) + path.get(2 * k + 2, 0)
+                nodes[k] = Fraction(2 * path.get(2 * k + 1, 0) - sides)
+            yield from (((level, k), change) for k, change in nodes.items() if change)
+            near = {k + step for k in blocks for step in (0, 1)}
+            path = {
+                k: path.get(2 * k, Fraction(0))
+                + (nodes.get(k, Fraction(0)) + nodes.get(k - 1, Fraction(0))) / 8
+                for k in near
+            }
+        for k, change in path.items():
+            if change:
+                yield (levels + 1, k - 1), change
 
 
 class OneShots(Adapter):
@@ -580,4 +645,6 @@ ADAPTERS: dict[str, type[Adapter]] = {
 def adapter_of(variant: Variant, mechanism: Mechanism | None = None) -> Adapter:
     """The adapter of a variant, around its mechanism or another one of the same kind."""
     kind = ADAPTERS.get(variant.mechanism, Counting)
+    if variant.unique_users:
+        kind = Actives
     return kind(variant, mechanism or built(variant))

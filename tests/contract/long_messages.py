@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.events.reading import rows as tallied
 from tests.kafka.bombs import varint
+from tests.mechanisms.noise.tables import random_words
 from workers.agents import contribute
 from workers.agents.rekey import ForwardBatch
 from workers.arrays.texts import Texts
@@ -96,10 +97,22 @@ Name = Callable[[int], str]
 
 
 def contributions(
-    keys: int, rows: int, ticks: int, label: Name, key: Name = longest
+    keys: int,
+    rows: int,
+    ticks: int,
+    label: Name,
+    key: Name = longest,
+    *,
+    with_users: bool = False,
 ) -> list[Outgoing]:
     tally = {key(k): {label(i): LARGEST for i in range(rows)} for k in range(keys)}
     rows_of = [tallied(LANE, LARGEST - tick, tally, KEY) for tick in range(ticks)]
+    if with_users:
+        users = random_words(keys * rows, 1).astype("<u8")
+        lane = LANE._replace(max_count=0)
+        rows_of = [
+            msgspec.structs.replace(one, lane=lane, users=users) for one in rows_of
+        ]
     of: Any = dict.fromkeys(("offset", "watermark", "first"), LARGEST)
     grown = tuple((2**i, LARGEST - GROWN_MAX + i) for i in range(1, GROWN_MAX))
     of |= {"sources": 1_000_000, "users_from": LARGEST, "owners": Owners(1, grown)}
@@ -388,6 +401,7 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
     "contributions: longest labels": lambda: contributions(1, 3_000, 1, longest),
     "contributions: longest stream keys": lambda: contributions(1_500, 1, 1, str),
     "contributions: shortest rows": lambda: contributions(2, 200_000, 1, str),
+    "contributions: users": lambda: contributions(2, 200_000, 1, str, with_users=True),
     "contributions: most sections": lambda: contributions(1, 1, 20_000, str, str),
     "contributions: stream keys without rows": lambda: contributions(2_000, 0, 1, str),
     "stream keys handed over": handed_over,

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Floats, Longs, Tags
+from workers.mechanisms.counters.active import ActiveColumns
 from workers.mechanisms.counters.base import Columns, Counter
 from workers.mechanisms.counters.line import LineColumns
 from workers.mechanisms.counters.ranks import RankColumns, Ranked
@@ -298,7 +299,7 @@ class Probe:
                         lambda counter, *args: self.counted(counter, *args),
                     )
                 )
-                for kind in Columns.__subclasses__():
+                for kind in (*Columns.__subclasses__(), ActiveColumns):
                     counters.enter_context(patch.object(kind, "at", at))
                 counters.enter_context(patch.object(LineColumns, "at", at_windows))
                 counters.enter_context(patch.object(RankColumns, "windows", of_ranks))

@@ -26,6 +26,9 @@ from workers.pipeline.histogram import KEY_LABEL
 from workers.runtime.frozen import read_only
 
 KEY = NoiseKey(b"c" * 32)
+# In a stream of unique users, a label's count is how many of its users have an event in the tick:
+# always the first ones. Behind this mark they are others, whom no other event of the stream has.
+PROTECTED = "@"
 KEYS = ("s1", "s2")
 NAME = KEYS[0]
 
@@ -71,6 +74,45 @@ def random_stream(seed: int, counts: Sequence[int]) -> list[Tick]:
 def steps_of(label: str, most: int) -> int:
     """Return the steps of every number beside a label: both ends of the range, and inside it."""
     return {"a": most, "b": 0, "c": most}.get(label, most // 3)
+
+
+def users_columns(
+    tick: Tick, keys: Sequence[str], parts: int = 1
+) -> list[tuple[Contributions, Codes]]:
+    """Return a tick's users as `parts` messages, each with some users of each item."""
+    names = tuple(tick)
+    items = [(i, label) for i, name in enumerate(names) for label in tick[name]]
+    numbers = [tick[names[i]][label] for i, label in items]
+    labels = Texts.of([label.removesuffix(PROTECTED).encode() for _, label in items])
+    tags = np.concatenate(
+        [
+            np.empty((0, 2), dtype=np.uint64),
+            *(_tag(names[i], label.removesuffix(PROTECTED)) for i, label in items),
+        ]
+    )
+    first = [label.endswith(PROTECTED) << 32 for _, label in items]
+    keys_of = np.array([i for i, _ in items], dtype=np.int32)
+    item_of_row = np.repeat(np.arange(len(items)), numbers)
+    place = np.arange(len(item_of_row)) - np.repeat(
+        np.cumsum(numbers, dtype=np.int64) - numbers, numbers
+    )
+    user = place + np.repeat(np.array(first, dtype=np.int64), numbers)
+    users = np.zeros((len(user), 2), dtype=np.uint64)
+    users[:, 1] = user.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    index = np.array([keys.index(name) for name in names], dtype=np.int32)
+    found = []
+    for part in range(parts):
+        own = item_of_row[part::parts]
+        made = Contributions(
+            names,
+            read_only(keys_of[own]),
+            read_only(tags[own]),
+            labels.take(own),
+            read_only(np.ones(len(own), dtype=np.int64)),
+            users=read_only(users[part::parts].copy()),
+        )
+        found.append((made, read_only(index)))
+    return found
 
 
 def columns(
@@ -131,7 +173,8 @@ class Run:
             mechanism.prepare_key(self.state, index, KEY.tags(name, domain), domain)
 
     def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
-        contributions = columns(tick, self.keys, parts) if tick else []
+        of_tick = users_columns if self.mechanism.config.unique_users else columns
+        contributions = of_tick(tick, self.keys, parts) if tick else []
         of = self.mechanism.config.sum
         if tick and of is not None:
             contributions += columns(tick, self.keys, parts, of.steps)
@@ -210,6 +253,10 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
     first = 2 if "end_share" in variant.options else 1
     if variant.options.get("horizon") == "never":
         first = 6
+    if variant.unique_users:
+        marked = [f"{label}{PROTECTED}" for label in DOMAIN[: variant.max_items]]
+        # The first and the last tick of a period: in between the user is in every window.
+        return _steady(), [(at, dict.fromkeys(marked, most)) for at in (5, 8)]
     if variant.unit == "user":
         items = enumerate(DOMAIN[: variant.max_items])
         return _steady(), [(first + 2 * i, {label: most}) for i, label in items]

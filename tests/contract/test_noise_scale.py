@@ -72,6 +72,8 @@ def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
     """Return (stream keys, counts per tick): above thresholds; with picks, two a scale apart."""
     below = gap(built(variant))
     apart = {"a": 3_000, "b": 3_000 - below, "c": 2_000, "d": 500}
+    if variant.unique_users:
+        apart = {"a": 160, "b": 120, "c": 100, "d": 80}
     if variant.mechanism in MAXIMA:
         keys = 200 if variant.mechanism == "bounded_max" else 400
         yield keys, [dict(tick[NAME]) for tick in worst(variant)[0]]
@@ -85,6 +87,17 @@ def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
         yield 500 if "size" in variant.options else 200, [apart] * 8
     else:
         yield 500 if variant.label == "pmg_laplace" else 200, [apart] * TICKS
+
+
+def in_window(variant: Variant, ticks: Sequence[dict[str, int]]) -> Counter[str]:
+    """Return the exact counts of ticks: their sum, or of unique users the largest."""
+    found = Counter[str]()
+    for tick in ticks:
+        if variant.unique_users:
+            found |= Counter(tick)
+        else:
+            found += Counter(tick)
+    return found
 
 
 def gap(mechanism: Mechanism) -> int:
@@ -121,7 +134,7 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
                     for begin, release in zip(
                         shown.begins, shown.releases, strict=True
                     ):
-                        own = sum(map(Counter, stream[max(begin, 0) :]), Counter[str]())
+                        own = in_window(variant, stream[max(begin, 0) :])
                         squares += of_counts(run, release, own)
                         for name, values in of_parts(run, release, own):
                             further[name] += values

@@ -57,6 +57,11 @@ LESS = {
     # S of several windows at few levels is a bound that no tick attains.
     "known_base-never": 0.98,
     "known_base-never_sum": 0.98,
+    # And what a user's events cost depends on their ticks.
+    "known_base-never_user": 0.97,
+    # The bound for an interval is that of the dearest place, and linear in its length.
+    "known_base-never_unique": 0.92,
+    "unk_base-never_unique": 0.92,
     # The two dearest buckets are not the pair with the largest product; several ticks share less.
     "known_base-ranks": 0.92,
     "known_base-ranks_user": 0.68,
@@ -65,6 +70,7 @@ LESS = {
     "unk_base-never_sum": 0.98,
     # The total changes in the ticks of three events, whose shares of its counter differ.
     "unk_base-total_user": 0.9,
+    "unk_base-never_user": 0.92,
     "unk_base-sum_user": 0.93,
     # One item's tick lies in the last block of its parent, which is never released.
     "meta-user": 0.88,
@@ -283,6 +289,13 @@ def tail(table: InversionTable, terms: int, least: int) -> float:
     return float(both[len(both) // 2 + least :].sum())
 
 
+def periods_in(ticks: int, period: int) -> int:
+    """Return how many periods so many ticks can touch."""
+    return max(
+        (first + ticks - 1) // period - first // period + 1 for first in range(period)
+    )
+
+
 def exposure(variant: Variant, lower: int = 0) -> float:
     """Return the summed chance, over items and releases, that a label of the event alone shows."""
     from scipy import stats
@@ -302,9 +315,15 @@ def exposure(variant: Variant, lower: int = 0) -> float:
         return d0 * total
     if isinstance(mechanism, Sliding):
         for i, window in enumerate(mechanism.windows):
-            least = (mechanism.threshold_of(i) or 0) - lower + 0.5 - dinf
-            # The event is tested at so many ticks, of which the first ones are like later ones.
-            for t in range(1, mechanism.memory_of(i) + 1):
+            most = dinf
+            tests = mechanism.memory_of(i)
+            if variant.unit == "user":
+                tests += variant.period - 1
+                if not variant.unique_users:
+                    most *= periods_in(window.reach, variant.period)
+            least = (mechanism.threshold_of(i) or 0) - lower + 0.5 - most
+            # It is tested at so many ticks, of which the first ones are like later ones.
+            for t in range(1, tests + 1):
                 total += d0 * float(stats.norm.sf(least / window.sd(t)))
         return total
     if isinstance(mechanism, LaplaceMisraGries):

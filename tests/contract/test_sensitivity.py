@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.contract.adapters import ADAPTERS, adapter_of
 from tests.contract.coupling import check
-from tests.contract.stage import KEYS, Tick, bounded, fourfold, worst
+from tests.contract.stage import KEYS, PROTECTED, Tick, bounded, fourfold, worst
 from tests.contract.variants import (
     DOMAIN,
     ONE_OF_EACH,
@@ -34,6 +34,7 @@ from workers.mechanisms.one_shot.algorithms import OneShotNoise
 from workers.mechanisms.order_statistics.engine import MaxNoise
 from workers.mechanisms.registry import MECHANISMS
 from workers.mechanisms.running.sparse_gumb import SparseGumb
+from workers.mechanisms.running.unique import UniqueState
 
 pytestmark = pytest.mark.slow
 
@@ -88,11 +89,17 @@ def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
     events = [(tick, bounded(event, variant.max_items, variant.max_count))]
     if variant.unit == "user":
         pairs = list(user.items())[: variant.max_items]
-        events = [
-            (at, {label: 1})
-            for label, ticks in pairs
-            for at in ticks[: variant.max_count]
-        ]
+        first = (tick - 1) // variant.period * variant.period
+        events = []
+        for label, ticks in pairs:
+            inside = [first + (at - 1) % variant.period + 1 for at in ticks]
+            counting = [min(at, TICKS) for at in inside[: variant.max_count]]
+            name = label
+            if variant.unique_users:
+                # The same user at each of the ticks.
+                counting = sorted({min(at, TICKS) for at in inside})
+                name = f"{label}{PROTECTED}"
+            events += [(at, {name: 1}) for at in counting]
     check(adapter_of(variant), stream, events, seed)
 
 
@@ -118,6 +125,7 @@ def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -
 
     with (
         patch.object(Ledger, "merge", twice(Ledger.merge)),
+        patch.object(UniqueState, "_add_pairs", twice(UniqueState._add_pairs)),
         patch.object(Sketch, "feed", twice(Sketch.feed)),
         patch.object(Sketch, "add", twice(Sketch.add)),
         patch.object(one_shot, "tick_rows", lambda parts: tick_rows([*parts, *parts])),

@@ -38,6 +38,10 @@ _UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": _LATE}
 _NEVER: dict[str, object] = {"horizon": "never", "start": _LATE, "windows": (3, 7)}
 _USER: dict[str, object] = {"max_items": 1, "max_items_per_user": 3, "max_count": 1}
 _COUNTS: dict[str, object] = _USER | {"max_count": 3}
+_PERIODS: dict[str, object] = _NEVER | _COUNTS | {"user_period": TICKS}
+_UNIQUE: dict[str, object] = (
+    _NEVER | _USER | {"unique_users": True, "user_period": 4, "windows": (5, 4)}
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,17 @@ class Variant:
         # Buckets have the labels of all other variants, so that they count the same streams.
         with patch.object(Buckets, "labels", property(lambda _: DOMAIN)):
             return build(MECHANISMS[self.mechanism](**options), self.unit)
+
+    @property
+    def period(self) -> int:
+        """Return how many ticks of one user are protected together."""
+        found = self.options.get("user_period", TICKS)
+        assert isinstance(found, int)
+        return found
+
+    @property
+    def unique_users(self) -> bool:
+        return "unique_users" in self.options
 
     @property
     def max_items(self) -> int:
@@ -110,6 +125,8 @@ VARIANTS = [
         sum=_SUM | {"max_count": 1},
         never=_NEVER,
         never_sum=_NEVER | _SUM,
+        never_user=_PERIODS,
+        never_unique=_UNIQUE,
         ranks=_RANKS,
         ranks_user=_RANKS | _COUNTS | _END,
         ranks_never=_RANKS | _NEVER | {"windows": (3, 7)},
@@ -133,6 +150,8 @@ VARIANTS = [
         never=_NEVER | {"windows": (5,)},
         never_hop=_NEVER | {"windows": (9, 4), "hop": 4},
         never_sum=_NEVER | _SUM | {"total_share": 0.1},
+        never_user=_PERIODS | {"total_share": 0.1},
+        never_unique=_UNIQUE,
     ),
     *_of(
         "meta",
@@ -224,7 +243,12 @@ VARIANTS = [
 #: The last variant of each mechanism and algorithm: for controls that look at what is not in the options.
 ONE_OF_EACH = tuple(
     {
-        (one.mechanism, one.options.get("algorithm"), "windows" in one.options): one
+        (
+            one.mechanism,
+            one.options.get("algorithm"),
+            "windows" in one.options,
+            one.unique_users,
+        ): one
         for one in VARIANTS
     }.values()
 )

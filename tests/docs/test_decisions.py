@@ -30,6 +30,6 @@ def test_functions_that_a_record_names_are_there(path: Path) -> None:
             assert f"def {name}(" in code, f"{file} has no {name}"
 
 
-def test_records_have_numbers_of_their_own() -> None:
+def test_records_are_numbered_without_gaps() -> None:
     numbers = [int(path.name[:4]) for path in DECISIONS]
-    assert len(set(numbers)) == len(numbers)
+    assert numbers == list(range(1, len(numbers) + 1))

@@ -18,7 +18,7 @@ from tests.neighbours.driver import Commit, Log, Trail, World
 from tests.neighbours.pairs import Neighbour
 from tests.neighbours.rules import TRAITS, kind_of, progress
 from tests.neighbours.scenes import BY_USER, NAME, Event, Scene
-from tests.pipeline.pipeline import rows_of
+from tests.pipeline.pipeline import rows_of, users_of
 from workers.kafka.records import Headers, Outgoing
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.pipeline.contributions import decode
@@ -49,6 +49,8 @@ class Row(NamedTuple):
     tick: int
     key: str
     label: str
+    # Of unique users.
+    user: str = ""
 
 
 @dataclass(slots=True)
@@ -87,7 +89,8 @@ class Moved:
     """How two worlds differ before noise.
 
     `of_key` has by histogram and stream key ticks, labels and by how much they differ; `late` where
-    stream keys are public the first tick in which only one world names one.
+    stream keys are public the first tick in which only one world names one. Where unique users are
+    counted, `with_users` has by lane, stream key and label the ticks of each user in either world.
     """
 
     rows: Counter[Row] = field(default_factory=Counter)
@@ -96,6 +99,25 @@ class Moved:
         default_factory=dict
     )
     late: dict[tuple[str, str], int] = field(default_factory=dict)
+    with_users: dict[tuple[Lane, str, str], list[dict[str, set[int]]]] = field(
+        default_factory=dict
+    )
+
+    def add_users(self, world: int, rows: Mapping[Row, int]) -> None:
+        """Note in which ticks users of items have an event."""
+        for row in rows:
+            if row.user:
+                place = row.lane, row.key, row.label
+                worlds = self.with_users.setdefault(place, [{}, {}])
+                worlds[world].setdefault(row.user, set()).add(row.tick)
+
+    def users_by(self, place: tuple[Lane, str, str], begin: int, end: int) -> int:
+        """Return how many users more the second world has of an item in some ticks."""
+        numbers = [
+            sum(any(begin <= at <= end for at in ticks) for ticks in users.values())
+            for users in self.with_users.get(place, ({}, {}))
+        ]
+        return numbers[1] - numbers[0]
 
     def sort(self, configs: Sequence[HistogramConfig]) -> None:
         self.rows = Counter({row: n for row, n in self.rows.items() if n})
@@ -151,6 +173,8 @@ class Comparison:
                 (after, new_names) = self._exact(theirs)
                 moved.rows.update(after)
                 moved.rows.subtract(before)
+                moved.add_users(0, before)
+                moved.add_users(1, after)
                 moved.named |= names ^ new_names
             if where[0] != RELEASE and not internal:
                 yield from self._sources(ours, theirs, places)
@@ -188,8 +212,11 @@ class Comparison:
                         named.update(
                             (section.lane, section.tick, key) for key in section.keys
                         )
-                        for key, label, count in rows_of(section):
-                            found[Row(section.lane, section.tick, key, label)] += count
+                        rows = rows_of(section)
+                        users = users_of(section)
+                        for (key, label, count), user in zip(rows, users, strict=True):
+                            row = Row(section.lane, section.tick, key, label, user)
+                            found[row] += count
         return found, named
 
     def _read_told(self, trail: Trail) -> list[Told]:
@@ -369,6 +396,9 @@ def _bounded(scene: Scene, neighbour: Neighbour, moved: Counter[Row]) -> Iterato
         for (lane, _), counts in parts.items():
             most = lane.max_items_per_user if users else lane.max_items
             largest = lane.max_count
+            if lane.names_users:
+                # A user's row is in each tick of a period with an event of it.
+                largest = lane.horizon or 0
             if lane.sketch:
                 # One world's event is another's in the other: two moves of all counters by one.
                 most = 2 * lane.sketch
@@ -383,6 +413,8 @@ def _bounded(scene: Scene, neighbour: Neighbour, moved: Counter[Row]) -> Iterato
         for lane in {row.lane for row in moved}:
             if len({row.tick for row in moved if row.lane == lane}) > 1:
                 yield f"counts of several ticks differ: {_few(moved)}"
+    if len({row.user for row in moved if row.user}) > 1:
+        yield f"rows of several users differ: {_few(moved)}"
     labels = {label for event in neighbour.labels for label in event}
     if foreign := {row.label for row in moved if not row.lane.sketch} - labels:
         yield f"counts of other labels differ: {foreign}"
@@ -451,6 +483,9 @@ def _snapshots(
         if begin <= at <= tick:
             differing[label] += n
             touched.add(label)
+            if config.unique_users:
+                place = config.lane, key, label
+                differing[label] = moved.users_by(place, begin, tick)
         if at < begin and "tells" in traits:
             told.add(label)
     if not touched and not told and (late is None or late > tick):

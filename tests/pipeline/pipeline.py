@@ -26,6 +26,14 @@ from workers.pipeline.snapshots import Snapshot
 KEY = NoiseKey(bytes(range(32)))
 
 
+def users_of(section: Section) -> list[str]:
+    """Return the digest of each row's user, empty in a lane that does not name users."""
+    users = section.contributions().users
+    if users is None:
+        return [""] * section.rows
+    return [user.tobytes().hex() for user in users]
+
+
 def rows_of(section: Section) -> Iterator[tuple[str, str, int]]:
     found = section.contributions()
     rows = zip(

@@ -127,11 +127,12 @@ EXEMPT = {
     "max_items_per_user": "at event level it is refused by the settings; at user level it takes the place of max_items",
 }
 # Buckets, quantiles and `for` need each other and a domain: tested below. The others are, with [events],
-# what is counted: tested at the end. `hop` needs `horizon = "never"`: tested below.
+# what is counted: tested at the end. `hop`, `user_period` and `unique_users` need `horizon = "never"`:
+# tested below.
 # `label` and `unit` need buckets too: tests/settings/test_histogram.py.
 ELSEWHERE = (
     *("buckets", "quantiles", "for_", "label", "unit"),
-    *("key", "items", "count", "where_", "hop"),
+    *("key", "items", "count", "where_", "hop", "user_period", "unique_users"),
 )
 
 
@@ -139,7 +140,7 @@ def config(kind: str, /, **changes: object) -> HistogramConfig:
     return MECHANISMS[kind](**(SHARED | OWN[kind] | changes))  # type: ignore[arg-type]  # checked by the record itself
 
 
-def an_id(found: HistogramConfig) -> bytes:
+def an_id(found: HistogramConfig, unit: str = "event") -> bytes:
     own: dict[str, Any] = {
         "histogram": found.name,
         "topic": found.topic or f"w.{found.name}",
@@ -147,7 +148,7 @@ def an_id(found: HistogramConfig) -> bytes:
     own |= {
         name: getattr(found, name) for name in ("generation", "tick_ms", "start_ms")
     }
-    own["mechanism"] = build(found).public()
+    own["mechanism"] = build(found, unit).public()
     return mechanism_id(describe(worker="w", stream="s#1", events={}, **own), 1, 1)
 
 
@@ -188,6 +189,17 @@ def test_windows_without_epochs_are_in_the_id_with_their_hops(name: str) -> None
         for change in ({}, {"hop": 1}, {"hop": 2}, {"windows": (100, 2_010)})
     ]
     assert len({*same, an_id(config(name))}) == 5
+
+
+@pytest.mark.parametrize("name", ["known_base", "unk_base"])
+def test_periods_of_users_and_what_is_counted_of_them_are_in_the_id(name: str) -> None:
+    settings: dict[str, object] = {"horizon": "never", "windows": (100, 2_000)}
+    settings |= {"user_period": 5, "max_items_per_user": 3}
+    same = [
+        an_id(config(name, **settings | change), "user")
+        for change in ({}, {"user_period": 6}, {"unique_users": True})
+    ]
+    assert len({*same, an_id(config(name), "user")}) == 4
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if "domain" in OWN[name]])

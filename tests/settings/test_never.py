@@ -18,6 +18,14 @@ from workers.mechanisms.config.windows import default_hop
 
 NEVER = changed("horizon = 8640", 'horizon = "never"\nwindows = ["1m", "1h", "1d"]')
 WITHOUT_WINDOWS = changed("horizon = 8640", 'horizon = "never"')
+
+
+def of_users(further: str = "", bound: str = "max_items_per_user = 4\n") -> str:
+    text = with_users(bound + further)
+    return text.replace("horizon = 8640", 'horizon = "never"\nwindows = ["1m", "1h"]')
+
+
+UNIQUE = "unique_users = true\n"
 PAY = GOOD.replace('"unk_base"', '"unk_gauss"') + "kbar = 3\n"
 
 REFUSALS = [
@@ -48,14 +56,39 @@ REFUSALS = [
     ),
     (NEVER + 'threshold = "every"\nevery = 4\n', 'threshold = "every": with horizon'),
     (NEVER + "every = 4\n", "every = 4: only with"),
-    (NEVER + "max_items_per_user = 4\n", "max_items_per_user = 4: with horizon"),
     (
         PAY.replace("horizon = 8640", 'horizon = "never"\nwindows = ["1m"]'),
         'horizon = "never": only in known_base and unk_base',
     ),
+    (NEVER + "user_period = 6\n", 'user_period = 6: only with privacy.unit = "user"'),
+    (GOOD + "user_period = 6\n", 'user_period = 6: only with horizon = "never"'),
     (
-        with_users().replace("horizon = 8640", 'horizon = "never"\nwindows = ["1m"]'),
-        'horizon = "never": only with privacy.unit = "event"',
+        GOOD + "unique_users = true\n",
+        'unique_users = true: only with horizon = "never"; with epochs, max_count = 1',
+    ),
+    (
+        NEVER + "unique_users = true\n",
+        'unique_users = true: needs privacy.unit = "user", max_items_per_user and',
+    ),
+    (NEVER + "unique_users = 1\n", "unique_users = 1: true or false"),
+    (of_users(bound=""), "max_items_per_user is missing"),
+    (
+        of_users(),
+        'user_period is missing: horizon = "never" with max_items_per_user needs',
+    ),
+    (of_users("user_period = 0\n"), "user_period = 0: a whole number of ticks from 1"),
+    (of_users('user_period = "5s"\n'), 'user_period = "5s": no whole number of ticks'),
+    (
+        of_users(UNIQUE + "user_period = 7\n"),
+        "user_period = 7: with unique_users = true at most the shortest window, 1m",
+    ),
+    (
+        of_users(UNIQUE + "user_period = 6\nmax_count = 2\n"),
+        "max_count = 2: leave it out with unique_users = true",
+    ),
+    (
+        of_users(UNIQUE + "user_period = 6\ntotal_share = 0.1\n"),
+        "total_share is set: not with unique_users = true",
     ),
     (
         NEVER + f'topic = "{"a" * 247}"\n',
@@ -172,3 +205,16 @@ def test_a_series_and_another_histogram_cannot_share_a_topic(tmp_path: Path) -> 
         "histogram 'other': topic = \"orders.products.1h\": needs a topic of its own; "
         "histogram 'products': topic of products.1h has this name too",
     )
+
+
+def test_users_are_bounded_by_period(tmp_path: Path) -> None:
+    """Stage 1 takes a period for an epoch; unique users have a lane of their own."""
+    [events] = loaded(tmp_path, of_users('user_period = "1m"\n')).histograms
+    assert events.user_period == events.lane.horizon == 6
+    assert events.lane.max_count == events.max_count and not events.lane.names_users
+    assert events.charge_grid.split(13) == (3, 1)
+    assert not events.charged_once
+    [unique] = loaded(tmp_path, of_users(UNIQUE + "user_period = 6\n")).histograms
+    assert unique.lane.names_users and unique.lane.horizon == 6
+    [plain] = loaded(tmp_path, NEVER).histograms
+    assert plain.charged_once and plain.lane.horizon is None

@@ -1,13 +1,14 @@
 """`quietcount budget` matches the snapshots; a worker stops before exceeding its ceiling."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.costs import summed
-from tests.worker.harness import Site, known, now_ms, sale, unk, until
+from tests.worker.harness import Bare, Site, known, now_ms, sale, unk, until
 from workers.cli import execute
 from workers.client import budget as budget_for_readers
 from workers.mechanisms.accounting import epsilon_of
@@ -167,12 +168,25 @@ def test_budget_of_a_worker_that_never_ran_and_of_a_broker_that_is_away_is_one_c
     assert "127.0.0.1:1" in line
 
 
+NEVER: dict[str, Any] = {
+    "horizon": "never",
+    "windows": ["20h", "24h"],
+    "user_period": "20h",
+    "unique_users": True,
+}
+
+
+@pytest.mark.parametrize("further", [{}, NEVER], ids=["epochs", "unique users"])
 def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
-    cluster: str, tmp_path: Path, command: Command
+    cluster: str, tmp_path: Path, command: Command, further: dict[str, Any]
 ) -> None:
     """Either histogram fits alone, both are too much. No epoch ends during the test."""
     privacy = {"unit": "user", "max_epsilon": 4.0, "max_delta": 1e-4, "period": "epoch"}
     users: dict[str, Any] = {"max_items": 1, "epsilon": 1.0, "max_items_per_user": 1}
+    users |= further
+    if further:
+        started = datetime.fromtimestamp(now_ms() // 1_000 - 3_600, UTC)
+        users["start"] = Bare(started.isoformat())
     site = Site(
         cluster,
         tmp_path,

@@ -436,7 +436,11 @@ def _log_start(factory: Factory) -> None:
             promise.epsilon,
             promise.delta,
             promise.unit,
-            ", once and for ever" if config.never else " and epoch",
+            ", once and for ever"
+            if config.charged_once
+            else " and period"
+            if config.never
+            else " and epoch",
         )
     for warning in warnings_of(built):
         logger.warning("%s", warning)

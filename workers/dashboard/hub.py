@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import msgspec
@@ -400,6 +400,10 @@ def joint_guarantee(
         epoch_ms = horizon * width if horizon is not None and width > 0 else None
         never = histogram.window_of is not None
         once = histogram.bounds_rho
+        period = snapshot.guarantee.period
+        if not isinstance(period, msgspec.UnsetType):
+            epoch_ms = period
+            never = False
         published.append(
             (snapshot.mechanism, snapshot.guarantee, epoch_ms, never, once)
         )
@@ -419,14 +423,12 @@ def _total(
     Cached, since it changes only with a guarantee. `never`: without epochs, charged once for all
     time.
     """
-    charges = [
-        Charge(
-            stated_cost(mechanism, promise.rho, promise.epsilon, promise.delta, once),
-            epoch_ms,
-            never=never,
-        )
-        for mechanism, promise, epoch_ms, never, once in published
-    ]
+    charges = []
+    for mechanism, promise, epoch_ms, never, once in published:
+        cost = stated_cost(mechanism, promise.rho, promise.epsilon, promise.delta, once)
+        if not isinstance(promise.overlap, msgspec.UnsetType):
+            cost = replace(cost, overlap=promise.overlap)
+        charges.append(Charge(cost, epoch_ms, never=never))
     found = compose([charge.cost for charge in charges])
     return {
         "rho": found.rho,

@@ -30,7 +30,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from workers.runtime.frozen import memoized
 
@@ -56,7 +56,11 @@ ROOT_OF_TWO_PI = Decimal(
 
 @dataclass(frozen=True, slots=True)
 class PrivacyCost:
-    """The cost of one epoch to one event or user, charged `times` epochs."""
+    """The cost of one epoch to one event or user, charged `times` epochs.
+
+    Epochs whose noise is not independent, as users' periods without epochs, may cost more than
+    their sum: n of them at most min(n, `overlap`) n times one.
+    """
 
     rho: float
     epsilon: float
@@ -71,6 +75,17 @@ class PrivacyCost:
     )
     times: int = 1
     once: float = 0.0  # part of rho that a sample cost: paid once for all epochs
+    overlap: float = 1.0
+
+    @property
+    def together(self) -> Fraction:
+        """By how much more than their sum all `times` epochs cost."""
+        return min(Fraction(self.times), Fraction(self.overlap))
+
+    @property
+    def rho_charged(self) -> Fraction:
+        """The zCDP cost of all `times` epochs."""
+        return Fraction(self.rho) * self.times * self.together
 
     def __post_init__(self) -> None:
         _check_rho(self.rho)
@@ -88,12 +103,18 @@ class PrivacyCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """The guarantee for one `unit`, epoch and stream of snapshots, with its zCDP."""
+    """The guarantee for one `unit`, epoch and stream of snapshots, with its zCDP.
+
+    For users without epochs it is for one `period`, in ms, of a user, and n periods cost at most
+    min(n, `overlap`) n times the rho.
+    """
 
     unit: str
     rho: NotNegative
     epsilon: NotNegative
     delta: NotNegative
+    period: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    overlap: Annotated[float, Meta(ge=1)] | UnsetType = UNSET
 
 
 # Spans and groups of a table share these figures.

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows, TagIndex
 from workers.arrays.texts import Texts
-from workers.arrays.types import Codes, Longs, Tags
+from workers.arrays.types import Codes, Longs, Tags, Words
 
 # Messages, each with the index of its stream keys, -1 for a key not served.
 Parts = Sequence[tuple["Contributions", Codes]]
@@ -100,7 +100,10 @@ A = TypeVar("A", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """One message's columns for one tick of one lane; each (stream key, label) pair occurs once."""
+    """One message's columns for one tick of one lane; each (stream key, label) pair occurs once.
+
+    For unique users each (stream key, label, user) occurs once, with the user's digest, (n, 2).
+    """
 
     keys: tuple[str, ...]  # distinct
     key_of_row: Codes  # index into `keys`
@@ -109,6 +112,7 @@ class Contributions:
     counts: Longs  # above 0
     # True: the counts are steps of numbers (`config.sums`), in a lane of their own.
     of_sums: bool = False
+    users: Words | None = None
 
     def __post_init__(self) -> None:
         lengths = (
@@ -116,10 +120,11 @@ class Contributions:
             len(self.tags),
             len(self.labels),
             len(self.counts),
+            len(self.counts if self.users is None else self.users),
         )
         if min(lengths) != max(lengths):
             raise ValueError(
-                f"key_of_row, tags, labels, counts: columns of {lengths} rows"
+                f"key_of_row, tags, labels, counts, users: columns of {lengths} rows"
             )
 
     def __repr__(self) -> str:

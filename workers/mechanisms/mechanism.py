@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+from msgspec import UNSET
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
@@ -179,10 +180,16 @@ class Mechanism(Frozen):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The privacy that the cost amounts to, for one event or user and epoch."""
+        """The privacy that the cost amounts to, for one event or user and epoch (or period)."""
         cost = self._cost
+        ticks = self.config.user_period
         return Guarantee(
-            unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta
+            unit=self._unit,
+            rho=cost.rho,
+            epsilon=cost.epsilon,
+            delta=cost.delta,
+            period=UNSET if ticks is None else ticks * self.config.tick_ms,
+            overlap=UNSET if ticks is None else cost.overlap,
         )
 
     def cost(self) -> PrivacyCost:

@@ -13,7 +13,8 @@ events partition, an *owner* the partition that merges and publishes a share of 
               placed on them (`Joined.users_from`)
     sections  of every (lane, tick) of the commit: stream keys with their number of rows, then
               label lengths (uint16), labels end to end, counts (uint8/16/32/64, the narrowest that
-              holds the largest) and tags (16 bytes) of all rows
+              holds the largest), tags (16 bytes) and, for unique users, the digests (16 bytes) of
+              the users of all rows: then a row is a user of an item
     key       fingerprint of the root key that made the tags
     owners    how many owner partitions there are, as far as the sender knows
 
@@ -23,8 +24,8 @@ without sections: the stream keys *handed over* (`HandedOver`).
 Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: header, key and
 sources take 1 + 10 * 9 + 5 + 18 bytes, owners 1 + 9 + 5 and 1 + 2 * 9 for each of at most 20 times
 that they have grown, what is handed over 2 + 3 * 5 + 2 * 9 and its name, and in it a stream key its
-text and 1 + 5 + 9; a section, besides its keys and rows, 2 + 9 * 9 + 7 * 5; a key its text, its
-length and its number of rows; a row its label, 2, at most 8, and 16 bytes.
+text and 1 + 5 + 9; a section, besides its keys and rows, 2 + 9 * 9 + 8 * 5; a key its text, its
+length and its number of rows; a row its label, 2, at most 8, and 16 bytes, or 32 with its user.
 Nothing is escaped.
 Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
 """
@@ -39,7 +40,7 @@ from msgspec import structs
 
 from workers.arrays.number_blocks import pack
 from workers.arrays.texts import Texts, unpack_rows
-from workers.arrays.types import Longs, Tags
+from workers.arrays.types import Longs, Tags, Words
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions
 from workers.pipeline.growth.owners import (
@@ -59,9 +60,10 @@ _OWNERS_BYTES = 15 + 19 * GROWN_MAX
 _HANDED_BYTES = 35
 _HANDED_KEY_BYTES = 15
 _HEADER_BYTES = 114 + _OWNERS_BYTES
-_SECTION_BYTES = 118
+_SECTION_BYTES = 123
 _KEY_BYTES = 10
 _ROW_BYTES = 26
+_USER_BYTES = 16
 
 
 class Section(msgspec.Struct, array_like=True, frozen=True):
@@ -79,6 +81,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     width: int
     counts: bytes
     tags: bytes
+    users: bytes = b""
 
     def __repr__(self) -> str:
         return f"Section(tick {self.tick}, {len(self.keys)} keys)"
@@ -86,7 +89,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     @property
     def nbytes(self) -> int:
         """Approximate size in memory."""
-        columns = (self.labels, self.lengths, self.counts, self.tags)
+        columns = (self.labels, self.lengths, self.counts, self.tags, self.users)
         return sum(map(len, columns)) + 64 * len(self.keys) + 200
 
     @property
@@ -117,6 +120,11 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
                 raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
             labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
             words = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False)
+            users = None
+            if self.lane.names_users:
+                users = np.frombuffer(self.users, dtype="<u8").reshape(-1, 2)
+            elif self.users:
+                raise ValueError(f"users: {len(self.users)} bytes in a lane without")
             return Contributions(
                 tuple(self.keys),
                 key_of_row,
@@ -124,6 +132,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
                 labels,
                 counts,
                 of_sums,
+                users,
             )
         except (ValueError, IndexError) as error:
             raise StateRefused(
@@ -145,6 +154,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     labels: Texts
     counts: Longs
     tags: Tags
+    users: Words | None = None
 
     def __repr__(self) -> str:
         return f"Rows(tick {self.tick}, {len(self.counts)} rows)"
@@ -172,7 +182,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         k = len(self.names)
         of_keys = [len(name.encode()) + _KEY_BYTES for name in self.names]
         whole = _SECTION_BYTES + sum(of_keys) + len(self.labels.text)
-        whole += len(self.labels) * _ROW_BYTES
+        row_bytes = _ROW_BYTES + _USER_BYTES * (self.users is not None)
+        whole += len(self.labels) * row_bytes
         if room is None or whole <= room:
             yield self._section(0, k, 0, len(self.counts)), whole
             return
@@ -182,7 +193,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         of_row[heads] = False
         sizes = np.empty(len(of_row), dtype=np.int64)
         sizes[heads] = of_keys
-        sizes[of_row] = self.labels.lengths + _ROW_BYTES
+        sizes[of_row] = self.labels.lengths + row_bytes
         # A key on both sides of a cut is named twice.
         named = LABEL_BYTES_MAX + _KEY_BYTES
         ends = np.cumsum(sizes)
@@ -218,6 +229,9 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
             width,
             counts,
             self.tags[first:last].astype("<u8", copy=False).tobytes(),
+            b""
+            if self.users is None
+            else self.users[first:last].astype("<u8", copy=False).tobytes(),
         )
 
 

@@ -180,6 +180,7 @@ class Histogram:
         self.sum_lane = config.sum_lane
         self.prefix = f"{config.name}/{config.generation}/"
         self.grid = config.grid
+        self._charge_grid = config.charge_grid
         self._key = key
         # This owner; how many there are in the next tick; (first tick, how many) of later growth.
         (self._owner, self._owners) = owner
@@ -252,8 +253,9 @@ class Histogram:
 
     @property
     def next_epoch(self) -> int | None:
-        """The epoch of the next tick; None before the first event."""
-        return None if self.life.next is None else self.grid.split(self.life.next)[0]
+        """The epoch (or users' period) that the next tick is charged in; None before any event."""
+        tick = self.life.next
+        return None if tick is None else self._charge_grid.split(tick)[0]
 
     @property
     def published_epoch(self) -> int | None:

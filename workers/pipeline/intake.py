@@ -121,9 +121,12 @@ class Intake(Watermark):
             ticks, runs, late = grids[grid]
             columns = events.views[lane.view]
             amounts = self._amounts_of(lane, events, ticks, bounded)
-            counts = self._sketches if lane.sketch else self._tallies
             for tick, rows in runs:
-                counts.add(columns, lane, tick, rows, amounts)
+                if lane.sketch:
+                    self._sketches.add(columns, lane, tick, rows, amounts)
+                else:
+                    users = events.users
+                    self._tallies.add(columns, lane, tick, rows, amounts, users)
             if lane not in self._sums:
                 self._note_late(lane, columns, ticks, late)
         return behind
@@ -311,7 +314,7 @@ def _bounded(lane: Lane, events: EventColumns) -> Longs:
     bounded = np.empty(len(events.labels), dtype=np.int64)
     ends = readonly_contiguous(events.ends)
     amounts = readonly_contiguous(events.amounts)
-    bound_events(ends, amounts, lane.max_items, lane.max_count, bounded)
+    bound_events(ends, amounts, lane.max_items, max(lane.max_count, 1), bounded)
     return bounded
 
 

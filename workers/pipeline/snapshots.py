@@ -77,6 +77,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from msgspec import UnsetType
 from numpy.typing import NDArray
 
 from workers.arrays import quantiles
@@ -771,6 +772,8 @@ class _Frame:
         guarantee = {
             name: getattr(promise, name) for name in ("unit", "rho", "epsilon", "delta")
         }
+        if not isinstance(promise.period, UnsetType):
+            guarantee |= {"period": promise.period, "overlap": promise.overlap}
         self._before: Fields = {
             "epoch": tick.epoch,
             "tick": tick.tick,

@@ -19,7 +19,7 @@ from workers.arrays import tallies as kernels
 from workers.arrays.blake2b import State
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Codes, Longs, Words
-from workers.events.columns import EventColumns, ViewDigests
+from workers.events.columns import EventColumns, ViewDigests, pairs_of, rows_of
 from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import with_capacity
@@ -163,14 +163,95 @@ class Tally:
         kernels.fill_slots(self._table, self._used)
 
 
-Counted = tuple[Lane, int, Tally]
+class UserTally:
+    """The users of one tick by stream key and label, in the codes of two vocabularies. Sensitive.
+
+    A user of an item may be in it several times, until the rows are written.
+    """
+
+    def __init__(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
+        self.key_names = key_names
+        self.label_names = label_names
+        self._met: list[Codes] = []
+        self._pairs: list[Words] = []
+        self._users: list[Words] = []
+        self._used = 0
+
+    def __repr__(self) -> str:
+        return f"UserTally({self._used} rows)"
+
+    def __len__(self) -> int:
+        return self._used
+
+    def __bool__(self) -> bool:
+        return bool(self._met)
+
+    def add(
+        self, columns: EventColumns, events: Longs, amounts: Longs, users: Words
+    ) -> None:
+        """Add the users of one tick's `events` (k,) that the view includes, and that count.
+
+        `amounts` (m,) are 0 for labels that do not count; `users` (n, 2) are the events'.
+        """
+        if columns.included is not None:
+            events = events[columns.included[events]]
+        if not len(events):
+            return
+        number = np.diff(columns.ends, prepend=0)[events]
+        rows = rows_of(columns.ends[events] - number, number)
+        counts = amounts[rows] > 0
+        keys = columns.keys[events]
+        pairs = pairs_of(np.repeat(keys, number), columns.labels[rows])[counts]
+        self._met.append(np.unique(keys))
+        self._pairs.append(pairs)
+        self._users.append(np.repeat(users[events], number, axis=0)[counts])
+        self._used += len(pairs)
+
+    def write(
+        self, owner_of: Codes, owners: int, out: kernels.LabelRows, users: Words
+    ) -> tuple[list[str], list[int], Longs]:
+        """Write the distinct rows to `out` and `users`, and return the rest, as `Tally.write` does.
+
+        Stream keys are in the order of their codes.
+        """
+        met = np.unique(np.concatenate(self._met))
+        of_met = owner_of[met]
+        order = np.argsort(of_met, kind="stable")
+        met = met[order]
+        bounds = np.searchsorted(of_met[order], np.arange(owners + 1))
+        place = np.empty(int(met.max()) + 1, dtype=np.int64)
+        place[met] = np.arange(len(met))
+        pairs = np.concatenate(self._pairs)
+        of_rows = np.concatenate(self._users)
+        places = place[(pairs >> np.uint64(32)).astype(np.int64)]
+        by_key = np.lexsort((of_rows[:, 1], of_rows[:, 0], pairs, places))
+        pairs = pairs[by_key]
+        of_rows = of_rows[by_key]
+        is_first = np.ones(len(pairs), dtype=np.bool_)
+        same = (pairs[1:] == pairs[:-1]) & (of_rows[1:] == of_rows[:-1]).all(axis=1)
+        is_first[1:] = ~same
+        used = int(np.count_nonzero(is_first))
+        out.pairs[:used] = pairs[is_first]
+        out.labels[:used] = (pairs[is_first] & np.uint64(kernels.NO_LABEL)).astype(
+            np.int64
+        )
+        out.counts[:used] = 1
+        users[:used] = of_rows[is_first]
+        rows_of_key = places[by_key][is_first]
+        starts = np.searchsorted(rows_of_key, np.arange(len(met) + 1))
+        names = [self.key_names.name(code) for code in met.tolist()]
+        return names, bounds.tolist(), starts
+
+
+AnyTally = Tally | UserTally
+Counted = tuple[Lane, int, AnyTally]
 
 
 class Tallies:
     """Open tallies of one source partition, by lane and tick. Sensitive."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[Lane, int], list[Tally]] = {}
+        self._open: dict[tuple[Lane, int], list[AnyTally]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -189,14 +270,22 @@ class Tallies:
         tick: int,
         events: Longs,
         amounts: Longs,
+        users: Words | None = None,
     ) -> None:
-        """Count one tick's `events` (k,) of a batch in a lane; `amounts` are as in `Tally.add`."""
+        """Count one tick's `events` (k,) of a batch in a lane; `amounts` are as in `Tally.add`.
+
+        `users` (n, 2) are those of all events, for lanes that name them.
+        """
         tallies = self._open.setdefault((lane, tick), [])
         # Codes are valid only with their own vocabularies.
         names = columns.key_names, columns.label_names
         if not tallies or (tallies[-1].key_names, tallies[-1].label_names) != names:
-            tallies.append(Tally(*names))
-        tallies[-1].add(columns, events, amounts, lane.max_items, lane.max_count)
+            tallies.append(UserTally(*names) if lane.names_users else Tally(*names))
+        tally = tallies[-1]
+        if isinstance(tally, Tally):
+            tally.add(columns, events, amounts, lane.max_items, lane.max_count)
+        elif users is not None:
+            tally.add(columns, events, amounts, users)
         if not tallies[-1]:  # the view skips all of them
             tallies.pop()
         if not tallies:
@@ -249,6 +338,8 @@ class ContributionBuilder:
             np.empty(room, dtype=np.int64),
             np.empty(room, dtype=np.int64),
         )
+        named = any(counted[index][0].names_users for index in group)
+        users = np.empty((room if named else 0, 2), dtype=np.uint64)
         used = 0
         of_tallies = []
         for index in group:
@@ -258,7 +349,12 @@ class ContributionBuilder:
                 out.pairs[used:], out.labels[used:], out.counts[used:]
             )
             owner_of_key = self._owners(key_names, number)
-            names, bounds, starts = tally.write(owner_of_key, number, rest)
+            if isinstance(tally, Tally):
+                names, bounds, starts = tally.write(owner_of_key, number, rest)
+            else:
+                user_rows = users[used:]
+                written = tally.write(owner_of_key, number, rest, user_rows)
+                (names, bounds, starts) = written
             of_tallies.append((index, number, names, bounds, starts + used))
             used += int(starts[-1])
         texts = label_names.texts(out.labels[:used])
@@ -278,6 +374,7 @@ class ContributionBuilder:
                         labels=texts.part(span.start, span.stop),
                         counts=out.counts[span],
                         tags=tags[span],
+                        users=users[span] if lane.names_users else None,
                     )
                     if lane.split == 1:
                         yield index, owner, rows

@@ -3,6 +3,8 @@
 In each epoch of a lane, a user's first `max_items_per_user` distinct (stream key, item) pairs
 count, each at most `max_count` times, in source partition order. The rule reads only that user's
 events, so one user moves at most m pairs by at most `max_count` each, whatever ticks they fall in.
+In a lane of unique users, whose `max_count` is 0, each of these pairs counts at every event: the
+user is in a window, or not, however often.
 All events of a user must lie in one source partition: `kafka/placement.py` rejects the others, so a
 producer that spreads them loses events but never weakens the guarantee.
 
@@ -191,7 +193,8 @@ def count_pairs(
 ) -> int:
     """Count `events[from_event:]` in `counted` (m,) until the table is full; return the end.
 
-    `bounds` are the maximum pairs per user and count per pair; `numbers` (m,) is scratch.
+    `bounds` are the maximum pairs per user and count per pair; `numbers` (m,) is scratch. Where the
+    latter is 0, a pair that counted before counts as -1: there is nothing to store.
     """
     used = table.used
     slots = table.pair_slots
@@ -237,7 +240,9 @@ def count_pairs(
                     )
                     pair = slots[slot] if marks[slot] else -1
                 if pair >= 0:
-                    if max_count > 1:
+                    if max_count == 0:
+                        counted[row] = -1
+                    elif max_count > 1:
                         counted[row] = min(amount, max_count - counts[pair])
                         counts[pair] += counted[row]
                 elif used[owner] < most:
@@ -246,7 +251,7 @@ def count_pairs(
                     marks[slot] = mark(hashed)
                     of_pair[pair] = owner
                     digests[pair] = pairs[row]
-                    counted[row] = min(amount, max_count)
+                    counted[row] = min(amount, max(max_count, 1))
                     if max_count > 1:
                         counts[pair] = counted[row]
                     used[owner] += 1
@@ -346,6 +351,7 @@ class UserEpoch:
             rows["added"] = added
             self._new.append(rows)
             self.rows += len(rows)
+        np.abs(counted, out=counted)
 
     def _take(self, events: Longs, batch: Batch, counted: Longs) -> None:
         users = readonly_contiguous(batch.users)

@@ -104,6 +104,7 @@ def generations_of(
         keys = served.get((name, life.generation), "public") if running else "public"
         accounting = life.description.get("accounting")
         bounds_rho = life.description.get("bounds_rho")
+        period = period_of(life)
         failures = tuple(life.deltas.items())
         charge = Charge(
             PrivacyCost(
@@ -114,9 +115,10 @@ def generations_of(
                 pure=accounting == "pure",
                 gaussian=accounting == "gaussian",
                 once=float(bounds_rho) if isinstance(bounds_rho, str) else 0.0,
+                overlap=1.0 if period is None else period.overlap,
             ),
             None if grid.horizon is None else grid.horizon * grid.tick_ms,
-            never=bool(windows_of(life, grid)),
+            never=period is None and bool(windows_of(life, grid)),
             start_ms=grid.start_ms,
             unit=life.unit,
             worker=worker,
@@ -162,7 +164,10 @@ def merge(charges: Iterable[Charge]) -> list[Charge]:
 
 
 def grid_of(name: str, life: HistogramProgress) -> TickGrid:
-    """Return the tick grid in a generation's description; raise StateRefused if it has none."""
+    """Return the ticks of a generation, and the epochs, or periods of users, that it is charged.
+
+    Raise StateRefused if its description gives no ticks.
+    """
     description = life.description
     tick_ms = description.get("tick_ms")
     start_ms = description.get("start_ms")
@@ -175,7 +180,24 @@ def grid_of(name: str, life: HistogramProgress) -> TickGrid:
     horizon = (counter if isinstance(counter, dict) else description).get("horizon")
     if not isinstance(horizon, int):
         horizon = None
+    if (period := period_of(life)) is not None:
+        horizon = period.ticks
     return TickGrid(tick_ms=tick_ms, start_ms=start_ms, horizon=horizon)
+
+
+class Period(NamedTuple):
+    """Users' periods without epochs: their length, and `PrivacyCost.overlap`."""
+
+    ticks: int
+    overlap: float
+
+
+def period_of(life: HistogramProgress) -> Period | None:
+    """Return the periods in which a generation protects users; None where it has epochs."""
+    stored = life.description.get("period")
+    if not isinstance(stored, dict):
+        return None
+    return Period(int(stored["ticks"]), float(stored["overlap"]))
 
 
 def windows_of(life: HistogramProgress, grid: TickGrid) -> tuple[int, ...]:

@@ -271,6 +271,30 @@ class WindowPlan(Record, frozen=True, kw_only=True):
     alone: OneWindow | None = None
 
 
+class PeriodsCost(Record, frozen=True):
+    """What everything that one user does in so many periods costs; `epsilon` None: no guarantee."""
+
+    periods: int
+    rho: float
+    epsilon: float | None
+    delta: float
+
+
+class UserPeriods(Record, frozen=True, kw_only=True):
+    """The periods in which a histogram without epochs protects users.
+
+    unique      whether users are counted, and not their events
+    overlap     n periods cost at most min(n, overlap) n times the rho of one
+    costs       of some numbers of periods that follow each other
+    """
+
+    ms: int
+    ticks: int
+    unique: bool
+    overlap: float
+    costs: tuple[PeriodsCost, ...]
+
+
 class WithoutEpochs(Record, frozen=True, kw_only=True):
     """What `horizon = "never"` publishes: windows, charged together, once, ever.
 
@@ -289,6 +313,7 @@ class WithoutEpochs(Record, frozen=True, kw_only=True):
     rests: int | None
     remembered: int | None
     fresh_after: int
+    users: UserPeriods | None = None
 
 
 class RankChoice(Record, frozen=True):

@@ -69,7 +69,7 @@ def published_by(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Publi
     yield Published(("epoch", "tick", "start", "end"), ticks)
     yield Published(
         ("guarantee", "mechanism", "id"),
-        "epsilon, delta, rho and unit, the mechanism, and an id made of all parameters",
+        f"epsilon, delta, rho and unit{_periods(config)}, the mechanism, and an id made of all parameters",
     )
     pages = ("page", "pages")
     if config.split > 1:
@@ -77,6 +77,10 @@ def published_by(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Publi
         yield Published(("part", "parts", *pages), parts)
     else:
         yield Published(pages, "the number of pages")
+
+
+def _periods(config: HistogramConfig) -> str:
+    return "" if config.user_period is None else ", the period and what periods share"
 
 
 def _keys(plan: HistogramPlan) -> str:
@@ -107,7 +111,8 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
     if plan.domain is not None:
         labels = f"{plan.domain:,} declared labels"
     if config.never:
-        words = f"noisy counts and labels ({labels}) of the last {_lengths(config)}"
+        counts = "noisy numbers of users" if config.unique_users else "noisy counts"
+        words = f"{counts} and labels ({labels}) of the last {_lengths(config)}"
         rests = plan.without_epochs and plan.without_epochs.rests
         if rests is not None and rests:
             span = length_of(rests * plan.tick_ms)

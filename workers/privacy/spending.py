@@ -50,6 +50,7 @@ from workers.privacy.ceiling import (
     fullest_of,
     generations_of,
     parts_of,
+    period_of,
     windows_of,
 )
 from workers.privacy.model import Record, Share, Span
@@ -95,7 +96,8 @@ class Charged(Record, frozen=True):
 class Generation(Record, frozen=True):
     """A generation; `rho`, `epsilon` and `delta` are the cost of one epoch.
 
-    Without epochs they are the cost of all `windows` (ms), for ever; else there are none.
+    Without epochs they are the cost of all `windows` (ms), for ever; else there are none. For users
+    without epochs they are that of one period of `user_period` ticks, and `epochs` are periods.
     """
 
     generation: int
@@ -116,6 +118,7 @@ class Generation(Record, frozen=True):
     epochs: tuple[Epoch, ...]
     charged: Charged | None
     windows: tuple[int, ...] = ()
+    user_period: int | None = None
 
 
 class HistogramSpending(Record, frozen=True):
@@ -515,7 +518,7 @@ def _next(
 ) -> Iterator[NextEpoch]:
     """Yield the next epoch of every histogram that has begun, as if it were charged now."""
     for config in settings.histograms:
-        if config.never:
+        if config.charged_once:
             # It is charged once: nothing more begins.
             continue
         lives = (state.histograms.get(config.name) for state in stored)
@@ -529,7 +532,7 @@ def _next(
         if not ticks:
             # A histogram that has not begun has no stored price; `plan` computes it.
             continue
-        epoch = config.grid.split(max(ticks))[0]
+        epoch = config.charge_grid.split(max(ticks))[0]
         charges = all_charges(settings, stored, other_charges, {config.name: epoch})
         generation = (settings.worker.name, config.name, config.generation)
         charge = next(
@@ -620,6 +623,7 @@ def _generation(entry: Entry) -> Generation:
     life = entry.life
     grid = entry.grid
     epochs = entry.epochs
+    period = period_of(life)
     charged = None
     if epochs:
         begun = entry.charged.times
@@ -634,7 +638,8 @@ def _generation(entry: Entry) -> Generation:
         topic=str(life.description.get("topic", "")),
         unit=life.unit,
         tick_ms=grid.tick_ms,
-        horizon=grid.horizon,
+        horizon=grid.horizon if period is None else None,
+        user_period=None if period is None else period.ticks,
         rho=life.rho,
         epsilon=life.epsilon,
         delta=life.delta,
@@ -659,8 +664,10 @@ def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
         piece for piece in entry.pieces if piece.first <= end and piece.last >= begin
     ]
     windows: Sequence[int | None] = windows_of(entry.life, grid) or (None,)
+    # Without epochs, ids are those of all periods.
+    named = epoch if windows == (None,) else 1
     ids = (
-        series_id(piece.life.description, piece.first, epoch, window)
+        series_id(piece.life.description, piece.first, named, window)
         for window in windows
         for piece in inside
     )

@@ -19,7 +19,9 @@ with every key, so all count; each bounds a user's items over all its keys toget
 Generations and new worker names add up for one event; a histogram's epochs do not, since it lies in
 one of them. A histogram without epochs (horizon = "never") has one charge for all its windows at
 all ticks, for ever, as an epoch without an end has (T2 and T3 of
-docs/decisions/0036-windows-without-epochs.md).
+docs/decisions/0036-windows-without-epochs.md). Where it protects users it is charged for each
+period of `user_period` ticks as for an epoch; but periods share noise, and n of them cost up to
+`PrivacyCost.overlap` times n (0042).
 
 Group privacy: the loss of a person with k events (or user ids) in an epoch, over some epochs. Every
 mechanism's proof has one form (docs/decisions/0009-derivations.md, 0): with one event more, except
@@ -93,12 +95,12 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Compose
     for cost in costs:
         for name, probability in cost.failures:
             failures.setdefault(name, []).append((probability, cost.times))
-    summed = _sum((cost.epsilon, cost.times) for cost in costs)
+    summed = _sum((_own_epsilon(cost), 1) for cost in costs)
     epsilon: float | None = summed
     if len(costs) > 1 or costs[0].times > 1 or delta > least:
         epsilon = epsilon_at(costs, delta)
     return Composed(
-        rho=_sum((cost.rho, cost.times) for cost in costs),
+        rho=_rho(costs),
         epsilon=epsilon if delta < 1 else None,
         delta=min(delta, 1.0),
         deltas=tuple(
@@ -117,7 +119,7 @@ def epsilon_at(costs: Sequence[PrivacyCost], delta: float) -> float | None:
         return 0.0
     ways = _conversions(costs, delta)
     if total_delta(costs) <= delta:
-        ways.append(_sum((cost.epsilon, cost.times) for cost in costs))
+        ways.append(_sum((_own_epsilon(cost), 1) for cost in costs))
     return min(ways, default=None)
 
 
@@ -159,8 +161,23 @@ def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
     left = float(Fraction(delta) - Fraction(spent))
     if not 0 < left < 1:
         return []
-    rho = _sum((cost.rho, cost.times) for cost in costs)
+    rho = _rho(costs)
     return [epsilon_of(rho, left, gaussian=all(cost.gaussian for cost in costs))]
+
+
+def _own_epsilon(cost: PrivacyCost) -> float:
+    """Return the epsilon of a cost's epochs, at their deltas' sum.
+
+    Epochs of independent noise add up; others only in zCDP, infinity if that cannot be converted.
+    """
+    if cost.times == 1 or cost.overlap == 1:
+        return _sum([(cost.epsilon, cost.times)])
+    return min(_composed([cost], total_delta([cost])), default=math.inf)
+
+
+def _rho(costs: Iterable[PrivacyCost]) -> float:
+    """Return the zCDP cost of all epochs of costs, rounded up."""
+    return float_up(sum((cost.rho_charged for cost in costs), Fraction(0)))
 
 
 def _sum(values: Iterable[tuple[float, int]]) -> float:
@@ -231,7 +248,8 @@ class _Counted(NamedTuple):
     def rho(self) -> Fraction:
         """The cost of all epochs, and of the sample, for the person."""
         once = Fraction(self.cost.once)
-        by_epoch = (Fraction(self.cost.rho) - once) * self.cost.times
+        epochs = self.cost.times * self.cost.together
+        by_epoch = (Fraction(self.cost.rho) - once) * epochs
         return by_epoch * self.events**2 + once * self.in_all**2
 
 
@@ -324,6 +342,8 @@ def _failures(counted: _Counted, epsilon: float) -> Fraction:
     cost = counted.cost
     events = counted.events
     total = Fraction(0)
+    # Where epochs share noise, one's tests see what was done in others.
+    rho = cost.rho if cost.overlap == 1 else float_up(cost.rho_charged)
     for name, probability in cost.failures:
         if name == NUMERICAL:
             total += (
@@ -332,7 +352,7 @@ def _failures(counted: _Counted, epsilon: float) -> Fraction:
                 * Fraction(_samplers(cost.epsilon, epsilon))
             )
         else:
-            total += Fraction(group_failure(probability, cost.rho, events))
+            total += Fraction(group_failure(probability, rho, events))
     return min(total, Fraction(1))
 
 
@@ -424,11 +444,11 @@ class Charge:
 def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
     """Return the charge of a histogram's first epoch; a histogram without epochs has just one."""
     promise = mechanism.guarantee
-    ticks = config.horizon_ticks
+    ticks = config.charge_grid.horizon
     return Charge(
         mechanism.cost(),
         None if ticks is None else ticks * config.tick_ms,
-        never=config.never,
+        never=config.charged_once,
         start_ms=config.start_ms,
         unit=promise.unit,
         histogram=config.name,

@@ -11,7 +11,12 @@ from workers.mechanisms.config.durations import (
 )
 
 # Settings that count ticks, and the words that they accept beside numbers and durations.
-_IN_TICKS = (("horizon", ("unbounded", "never")), ("every", ()), ("hop", ()))
+_IN_TICKS = (
+    ("horizon", ("unbounded", "never")),
+    ("every", ()),
+    ("hop", ()),
+    ("user_period", ()),
+)
 
 
 def count_ticks(values: dict[str, Any], where: str) -> None:

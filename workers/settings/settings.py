@@ -724,9 +724,7 @@ def _per_item_in_a_tick() -> list[str]:
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
     """Yield what in a histogram does not fit who is protected, an event or a user."""
     bound = histogram.max_items_per_user
-    if of_users and histogram.never:
-        yield f'{histogram.where()}horizon = "never": only with privacy.unit = "event"'
-    elif of_users and bound is None:
+    if of_users and bound is None:
         yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
     elif of_users and histogram.bounds_rho is not None:
         yield f'{histogram.where()}bounds_rho = {histogram.bounds_rho}: only with privacy.unit = "event", which it was spent on'

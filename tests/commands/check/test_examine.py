@@ -16,6 +16,7 @@ from workers.commands.check.examine import Findings, examine
 from workers.commands.check.sample import Part, Sample, of_file
 from workers.commands.init.sample import shares
 from workers.kafka.records import Records
+from workers.mechanisms.mechanism import expect_type
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.sliding import Sliding
 from workers.pipeline.growth.sources import Place, SourceTopic
@@ -471,3 +472,29 @@ def test_without_epochs_the_estimate_is_by_window(tmp_path: Path) -> None:
     assert "in the last 10s: 99 of the largest item" in said
     assert f"threshold {long.threshold:,}, passed by {long.shown} of 2 pairs" in said
     assert "after tick" not in said
+
+
+def test_without_epochs_the_bounds_of_users_are_by_period(tmp_path: Path) -> None:
+    """A user with three pairs in each of two periods is two users of a period."""
+    settings: dict[str, Any] = {"horizon": "never", "windows": ["10s", "1m"]}
+    settings |= {"user_period": "10s", "max_items_per_user": 2, "max_items": 1}
+    events = [
+        event(user="u", ts=DAY + at, items=[item])
+        for at in (1_000, 2_000, 15_000)
+        for item in ("a", "b", "c")
+    ]
+    for unique in (False, True):
+        histogram = unk(**settings, unique_users=unique)
+        check = Check(tmp_path, [histogram], unit="user", user="user")
+        [found] = check.found(events).histograms
+        assert found.of_users is not None
+        assert (found.of_users.users, found.of_users.pairs.most) == (2, 3)
+        said = " ".join(check.said(events).split())
+        assert "bounds hold over a period of 10s" in said
+        assert "max_items_per_user = 2 cuts 2 users" in said
+        mechanism = build(check.settings.histograms[0], "user")
+        threshold = expect_type(Sliding, mechanism).threshold_of(0)
+        assert threshold is not None
+        people = f"about {threshold + 1:,} different users" in said
+        assert people == unique
+        assert ("counts once for an item in a window" in said) == unique

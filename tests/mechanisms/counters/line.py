@@ -214,14 +214,14 @@ def _steps() -> list[tuple[Longs, Longs]]:
 
 
 @cache
-def _states() -> tuple[list[Longs], Fraction]:
-    """Return the states of levels 0..17, and how far a higher one is from that of its highest bits."""
+def _states(window: int = _WINDOW) -> tuple[list[Longs], Fraction]:
+    """Return the states of levels 0..window, and how far a higher one is from that of its highest bits."""
     one = 1 << _STATE_BITS
     units = one * np.eye(5, dtype=np.int64)[:, :, None]
     paths = units
     states = [paths[2]]
     farthest = 0
-    for _ in range(_WINDOW):
+    for _ in range(window):
         eighths = np.concatenate([lifted @ paths for lifted, _ in _steps()], 2)
         assert not (eighths & 7).any()
         paths = eighths >> 3
@@ -248,16 +248,73 @@ def _square(level: int, matrix: Longs, shift: int) -> Longs:
     found: Longs = (rounded**2).sum(0)
     if level <= _WINDOW:
         return found
-    turned = matrix[:, :-1] - matrix[:, 1:]
-    steepest = Fraction(int((turned**2).sum(0).max()), 4**shift)
-    slack = math.isqrt(math.ceil(radius**2 * steepest * 4**_NODE_BITS)) + 1
+    slack = _slack(matrix, shift, radius)
     roots = np.sqrt(found).astype(np.int64) + 1
     assert (roots**2 >= found).all()
     return np.asarray((roots + slack) ** 2)
 
 
+def _slack(matrix: Longs, shift: int, radius: Fraction) -> int:
+    """Bound |matrix e| of states that differ by e, within the radius, in units of 2^-22."""
+    turned = matrix[:, :-1] - matrix[:, 1:]
+    steepest = Fraction(int((turned**2).sum(0).max()), 4**shift)
+    return math.isqrt(math.ceil(radius**2 * steepest * 4**_NODE_BITS)) + 1
+
+
 def _distance(moved: Longs) -> int:
     return int(np.abs(moved.cumsum(-2)).sum(-2).max())
+
+
+# Of `products_apart`: states of so many bits, and lags in so many parts of a block.
+_PAIR_BITS = 10
+PARTS = 8
+
+
+def products_apart() -> tuple[list[Fraction], list[Fraction]]:
+    """Bound the products of two events at one level of weight 1: of nodes, and of steps.
+
+    Entry i: of events i / PARTS blocks of the level apart or more. Events in blocks k and k' = k +
+    d have nodes k - 1..k + 1, k' - 1..k' + 1, and sums k - 2..k + 2. All pairs of states of
+    _PAIR_BITS bits; a state of more bits is within a radius of that of its highest ones.
+    """
+    states, radius = _states(_PAIR_BITS)
+    found = []
+    for width, shift, which in ((3, 0, 1), (5, 3, 0)):
+        most = [0] * (width * PARTS)
+        matrices = [step[which] for step in _steps()]
+        slack = max(_slack(matrix, shift, radius) for matrix in matrices)
+        for level in range(_PAIR_BITS + 2):
+            exact = level <= _PAIR_BITS
+            of_states = states[min(level, _PAIR_BITS)]
+            # By the highest bits of a tick within its block.
+            parts = np.concatenate([one @ of_states for one in matrices], axis=1)
+            parts >>= _STATE_BITS + shift - _NODE_BITS
+            for apart in range(width):
+                _note_products(most, parts, apart, 0 if exact else slack)
+        for i in reversed(range(len(most) - 1)):
+            most[i] = max(most[i], most[i + 1])
+        found.append([Fraction(one, 1 << (2 * _NODE_BITS)) for one in most])
+    return found[0], found[1]
+
+
+def _note_products(most: list[int], parts: Longs, apart: int, slack: int) -> None:
+    """Raise `most` to the products of all pairs `apart` whole blocks apart."""
+    width, number = parts.shape
+    early = parts[apart:]
+    late = parts[: width - apart]
+    # Rounding is by less than a unit each.
+    lengths = [np.sqrt((one**2).sum(0)).astype(np.int64) + 1 for one in (early, late)]
+    off = slack + width
+    products = np.abs(early.T @ late)
+    products += off * (lengths[0][:, None] + lengths[1][None, :]) + off**2
+    places = np.arange(number, dtype=np.int64)
+    # Lower bits, which the states do not have, make a lag less than one unit longer.
+    lags = apart * number + places[None, :] - places[:, None] + bool(slack)
+    entries = np.clip(PARTS * lags // number, -1, len(most) - 1)
+    for entry in range(len(most)):
+        here = products[entries == entry]
+        if len(here):
+            most[entry] = max(most[entry], int(here.max()))
 
 
 def in_units(bound: Fraction) -> int:

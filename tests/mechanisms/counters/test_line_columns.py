@@ -209,9 +209,9 @@ def test_a_fault_in_the_columns_is_noticed(
     """A forgotten step, ends relative to the block before, a begin that does not move."""
     counters = line_counters((7, 16), (1, 4), RHO)
     if fault == "step":
-        monkeypatch.setattr(line._Cursor, "step", lambda *_: 0)
+        monkeypatch.setattr(line.Cursor, "step", lambda *_: 0)
     elif fault == "ends":
-        monkeypatch.setattr(line._Cursor, "_enter", lambda *_: None)
+        monkeypatch.setattr(line.Cursor, "_enter", lambda *_: None)
     columns = LineColumns(counters, STREAM)
     if fault == "begin":
         turn = columns._begins[0].turn

@@ -67,6 +67,8 @@ def events() -> Iterator[Event]:
             "service": "web",
             "customer": f"c{i}",
             "user": f"c{i}",
+            "visitor": f"c{i}",
+            "page": "home",
             "products": draw.choices(["tea", "cup", "pot"], k=2),
             "latency_ms": draw.randrange(1, 100),
             "paid": 5.0,

@@ -21,6 +21,7 @@ from workers.settings.settings import Settings
 EXIT_NOTHING_ACCEPTED = 1
 REASONS_SHOWN = 20
 GAPS_SHOWN = 2
+BEFORE_BOUNDS = "    these are events before users are bounded: a sample does not show how often the same users come back"
 
 
 def check(settings: Settings, *, source: str | None, records: int) -> int:
@@ -207,11 +208,12 @@ def _users(
     contributions: examine.UserContributions, config: HistogramConfig, say: Printer
 ) -> None:
     """Print how much the sample's users contribute, against the bounds on a user."""
-    epoch = "all time"
-    if config.horizon_ticks is not None:
-        epoch = _span(config.tick_ms * config.horizon_ticks)
+    epoch = "an epoch (all time)"
+    if (ticks := config.charge_grid.horizon) is not None:
+        span = _span(config.tick_ms * ticks)
+        epoch = f"a period of {span}" if config.never else f"an epoch ({span})"
     say.line(
-        f"  {plural(contributions.users, 'user')} in the sample; bounds hold over an epoch ({epoch}), in which they may "
+        f"  {plural(contributions.users, 'user')} in the sample; bounds hold over {epoch}, in which they may "
         "contribute more:",
     )
     pairs = _spread(
@@ -221,6 +223,9 @@ def _users(
         "user",
     )
     say.line(f"    pairs of stream key and item of a user: {pairs}")
+    if config.unique_users:
+        say.line("    a user counts once for an item in a window, however often")
+        return
     amounts = _spread(
         contributions.amounts, f"max_count = {config.max_count}", None, "count"
     )
@@ -268,7 +273,7 @@ def _expected(
         f"    {_about(expected.events)} events a tick; {largest} of the largest item, {median} of the median one",
     )
     if expected.windows:
-        _windows(expected, say)
+        _windows(expected, histogram, say)
         return
     if expected.has_counts:
         worse = expected.sd_worst > expected.sd_first * 1.005
@@ -276,9 +281,7 @@ def _expected(
         when = "the first tick" if expected.first == 1 else f"tick {expected.first:,}"
         say.line(f"    noise of sd {expected.sd_first:.3g} after {when}{worst}")
     if histogram.of_users is not None:
-        say.line(
-            "    these are events before users are bounded: a sample does not show how often the same users come back",
-        )
+        say.line(BEFORE_BOUNDS)
     span = _span(expected.last * histogram.config.tick_ms)
     max_count = histogram.config.max_count
     for passing in expected.passing:
@@ -303,14 +306,30 @@ def _passed(threshold: int, shown: int, items: int) -> str:
     return f"threshold {threshold:,}, passed by {shown:,} of {items:,} pairs of stream key and item ({share})"
 
 
-def _windows(expected: examine.Expected, say: Printer) -> None:
+def _windows(
+    expected: examine.Expected, histogram: examine.HistogramFindings, say: Printer
+) -> None:
+    """Print what every window would show if events continue as in the sample."""
+    of_users = histogram.of_users is not None
+    if of_users:
+        say.line(BEFORE_BOUNDS)
     for window in expected.windows:
         length = format_duration(window.ms)
         counts = f"{_about(window.largest)} of the largest item, {_about(window.median)} of the median one"
         say.line(
             f"    in the last {length}: {counts}; noise of sd up to {window.sd:.3g}"
         )
-        if window.threshold is not None:
+        if window.threshold is None:
+            continue
+        if of_users:
+            config = histogram.config
+            users = f"about {window.threshold + 1:,} different users in it"
+            if not config.unique_users:
+                users = f"a count of about {window.threshold + 1:,}"
+            say.line(
+                f"      threshold {window.threshold:,}: an item is shown from {users} on"
+            )
+        else:
             say.line(
                 f"      {_passed(window.threshold, window.shown, expected.items)}",
             )

@@ -893,7 +893,7 @@ def _add_contributions(
     if events.users is None:
         return
     ticks = (events.times - config.start_ms) // config.tick_ms
-    horizon = config.horizon_ticks
+    horizon = config.charge_grid.horizon
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
     counts_of = {}
     for event in counting.tolist():

@@ -217,7 +217,7 @@ export function purpose({ unit, epsilon, delta }) {
 
 // The guarantee as [kind, text] paragraphs and [term, value, explanation] rows; together is what all histograms promise.
 export function guarantee(snapshot, catalogue, together = null) {
-  const { unit, rho, epsilon, delta } = snapshot.guarantee;
+  const { unit, rho, epsilon, delta, period, overlap } = snapshot.guarantee;
   const whether = unit === "user" ? "any one user is among those counted" : "any one event was counted";
   const entry = catalogue.find((h) => h.histogram === snapshot.histogram);
   const sliding = Boolean(snapshot.window);
@@ -231,9 +231,10 @@ export function guarantee(snapshot, catalogue, together = null) {
   ];
   const table = together === null ? "" : "; the table says how much";
   words.push(["note", unit === "user"
-    ? `The promise is about all that one user did in this epoch. Somebody with several user ids, or who comes in several epochs, is promised less${table}.`
+    ? `The promise is about all that one user did in ${period ? `one period of ${span(period)}` : "this epoch"}. Somebody with several user ids, or who comes in several ${period ? "periods" : "epochs"}, is promised less${table}.`
     : `The promise is about one event, not one person. Somebody with several events is promised less${table}.`]);
-  if (sliding) words.push(["note", "It is charged once and for ever, for all windows together: there are no epochs that add up."]);
+  if (period) words.push(["note", `It is for all windows together, for ever. Periods add up: n of them cost up to ${upTo(overlap)} n times the rho of one.`]);
+  else if (sliding) words.push(["note", "It is charged once and for ever, for all windows together: there are no epochs that add up."]);
   if (together !== null && together.histograms.length > 1) words.push(["note", inAll(together)]);
   const rows = [
     ["ε (epsilon)", upTo(epsilon), "the smaller, the more private"],

@@ -81,6 +81,7 @@ _HORIZON = 'a whole number of ticks from 1 to 1,073,741,824, a duration such as 
 _FOR = '"counts" or "quantiles"'
 _BOUNDS_RHO = "a number above 0 and at most 1, as init --private wrote it"
 _HOP = "a power of two of ticks, from 1 to 4,194,304, or a duration that is one"
+_PERIOD = "a whole number of ticks from 1 to 4,194,304, or a duration of so many ticks"
 _START = "a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
 _DELTA = "a number from 1e-50 to 0.5, such as 1e-9"
 _TOTAL_SHARE = "a number from 0.01 to 0.9, such as 0.05"
@@ -102,8 +103,10 @@ class Lane(NamedTuple):
 
     Histograms with equal lanes share one set of contributions. `max_items_per_user` bounds a user's
     (stream key, item) pairs per epoch of `horizon` ticks (None: one epoch); without users both are
-    None. `view` "" is that of `[events]`. `split` is how many parts a stream key's items are spread
-    over. `sketch` is how many counters each sketch has with which stage 1 counts; 0: exact counts.
+    None. A `max_count` of 0 is for unique users: each of a user's pairs counts at every event, and
+    contributions name users. `view` "" is that of `[events]`. `split` is how many parts a stream
+    key's items are spread over. `sketch` is how many counters each sketch has with which stage 1
+    counts; 0: exact counts.
     """
 
     tick_ms: int
@@ -115,6 +118,11 @@ class Lane(NamedTuple):
     view: str = ""
     split: int = 1
     sketch: int = 0
+
+    @property
+    def names_users(self) -> bool:
+        """Return whether contributions say which users an item has, for unique users."""
+        return self.max_count == 0
 
     def end_ms(self, tick: int) -> int:
         return self.start_ms + tick * self.tick_ms
@@ -134,6 +142,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     max_items   D0, most items of one event that count
     max_count   Dinf, most that one event, or one protected user in an epoch, adds to one item
     max_items_per_user   most items of one protected user that count in an epoch
+    user_period without epochs: ticks of one user that are protected, and bounded, together
+    unique_users   without epochs: of each item is counted how many users had an event with it
     epsilon, rho   total of one epoch, (epsilon, `delta`) or zCDP; exactly one of the two
     bounds_rho  the part of the budget that choosing bounds from a sample has cost already
     delta       probability, over one epoch, that the guarantee does not cover
@@ -173,6 +183,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     max_items: Count
     max_count: Annotated[int, whole(1, 1_000_000)] = 1
     max_items_per_user: Count | None = None
+    user_period: (
+        Annotated[int, Meta(ge=1, le=TICKS_MAX, description=_PERIOD)] | None
+    ) = None
+    unique_users: Annotated[bool, Meta(description="true or false")] | None = None
     epsilon: Budget | None = None
     bounds_rho: Annotated[float, Meta(gt=0, le=1, description=_BOUNDS_RHO)] | None = (
         None
@@ -269,6 +283,17 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         )
 
     @property
+    def charged_once(self) -> bool:
+        """Return whether it has one charge, ever: neither epochs nor periods of users."""
+        return self.never and self.user_period is None
+
+    @property
+    def charge_grid(self) -> TickGrid:
+        """Return the grid whose epochs are charged: without epochs, periods of users."""
+        ticks = self.user_period if self.never else self.horizon_ticks
+        return TickGrid(tick_ms=self.tick_ms, start_ms=self.start_ms, horizon=ticks)
+
+    @property
     def ticks(self) -> int:
         """Return the ticks of an epoch, for a mechanism that refuses an unbounded horizon."""
         return self.horizon_ticks or 1
@@ -277,8 +302,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     def lane(self) -> Lane:
         """Return what stage 1 needs to know; equal lanes share contributions."""
         of_user = self.max_items_per_user
-        horizon = None if of_user is None else self.horizon_ticks
-        bounds = self.max_items, self.max_count, of_user, horizon
+        ticks = self.user_period if self.never else self.horizon_ticks
+        horizon = None if of_user is None else ticks
+        max_count = 0 if self.unique_users else self.max_count
+        bounds = self.max_items, max_count, of_user, horizon
         return Lane(
             self.tick_ms,
             self.start_ms,
@@ -499,24 +526,63 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     def _never_complaints(self) -> Iterator[str]:
         """Yield what does not go with `horizon = "never"`, or only with it."""
         if not self.never:
-            if self.hop is not None:
-                yield f'hop = {self.hop}: only with horizon = "never"'
+            for name in ("hop", "user_period"):
+                value = getattr(self, name)
+                if value is not None:
+                    yield f'{name} = {value}: only with horizon = "never"'
+            if self.unique_users:
+                yield (
+                    'unique_users = true: only with horizon = "never"; with epochs, max_count = 1 counts '
+                    "every user of an item once an epoch"
+                )
             return
         if not self.about.never:
             users = " and ".join(names_of(lambda about: about.never))
             yield f'horizon = "never": only in {users}'
         if self.counter != DEFAULT_COUNTER:
             yield f'counter = "{self.counter}": leave it out with horizon = "never", which has its own counter'
-        if self.max_items_per_user is not None:
-            yield f'max_items_per_user = {self.max_items_per_user}: with horizon = "never" only events are protected'
         if not self.windows:
             yield 'windows is missing: horizon = "never" needs it, such as ["1m", "1h", "1d"]'
             return
+        yield from self._period_complaints()
         longest = max(self.windows)
         if longest > TICKS_MAX * self.tick_ms:
             yield f"windows holds {longest} ms: at most {TICKS_MAX:,} ticks without epochs"
         if self.hop is not None:
             yield from hop_complaints(self.hop, min(self.windows) // self.tick_ms)
+
+    def _period_complaints(self) -> Iterator[str]:
+        """Yield what does not go with users who are protected by period."""
+        bound = self.max_items_per_user
+        period = self.user_period
+        if bound is None and period is not None:
+            yield f'user_period = {period}: only with privacy.unit = "user" and max_items_per_user'
+        elif bound is not None and period is None:
+            yield (
+                'user_period is missing: horizon = "never" with max_items_per_user needs it, such as "1h": what '
+                "one user does in one such period is protected together"
+            )
+        if self.ranks and period is not None:
+            yield f'user_period = {period}: not with for = "quantiles"'
+        if not self.unique_users:
+            return
+        unique = "unique_users = true"
+        if bound is None or period is None:
+            yield f'{unique}: needs privacy.unit = "user", max_items_per_user and user_period'
+            return
+        shortest = min(self.windows)
+        if period * self.tick_ms > shortest:
+            yield (
+                f"user_period = {period}: with {unique} at most the shortest window, {format_duration(shortest)}: "
+                "in a longer period one user could come and go several times"
+            )
+        for name, plain in (("max_count", 1), ("split", 1)):
+            value = getattr(self, name)
+            if value != plain:
+                yield f"{name} = {value}: leave it out with {unique}, which counts a user of an item once"
+        for name in ("sum", "total_share"):
+            if getattr(self, name) is not None:
+                yield f"{name} is set: not with {unique}, which counts users and not what they do"
 
     def _bucket_complaints(self) -> Iterator[str]:
         """Yield what does not go with `buckets`, or only with them."""

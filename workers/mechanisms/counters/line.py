@@ -36,6 +36,7 @@ from fractions import Fraction
 import numpy as np
 
 from workers.arrays.types import Floats, Longs, Tags, Words
+from workers.mechanisms.accounting import check_rho_item
 from workers.mechanisms.counters.base import (
     Counter,
     Node,
@@ -79,6 +80,19 @@ _SAVED = (
     *(31627, 33082, 34667),
 )
 MOST_LEVELS = len(_COSTS)
+
+# In 1/4096, of weight 1: what two events 0, 1, 2, ... eighths of 2^j ticks apart or more have in
+# common in nodes of level j, and in steps: `products_apart` there. Nothing beyond.
+_EIGHTHS = 8
+_PRODUCTS = (
+    *(6403, 6378, 6378, 6378, 6378, 6307, 6029, 4808, 1963, 965, 885, 769),
+    *(286, 232, 156, 129, 81, 24, 12, 11, 6, 3, 2, 1),
+)
+_PRODUCTS_OF_STEPS = (
+    *(5521, 5452, 5213, 4893, 4522, 4002, 3222, 2277, 1377, 1377, 1377, 1377, 1377),
+    *(1347, 1204, 939, 465, 204, 204, 183, 176, 175, 164, 133, 73, 21, 21, 19, 13, 13),
+    *(12, 11, 7, 2, 2, 2, 1, 1, 1, 1),
+)
 
 # A line has no edges; k is below 2^41.
 _BLOCKS = range(1 << 42)
@@ -185,8 +199,8 @@ class LineCurve(Frozen, Curve):
         s2 = self._by_level[level - 1]
         if level > self._levels:
             return s2 * np.where(apart == 0, (u - v) ** 2, u**2 + (1 - v) ** 2)
-        ends = _coefficients(u)
-        begins = _coefficients(v)
+        ends = coefficients_of(u)
+        begins = coefficients_of(v)
         if self._window >> width > 2:  # no node has a part at both ends
             return s2 * sum((a**2 for a in (*ends, *begins)), np.zeros(len(since)))
         total = np.zeros(len(since))
@@ -201,7 +215,7 @@ class LineCurve(Frozen, Curve):
         return s2 * total
 
 
-def _coefficients(u: Floats) -> tuple[Floats, Floats, Floats]:
+def coefficients_of(u: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the coefficients of nodes K - 1, K and K + 1 in N, where u = u_j (n,) in block K."""
     return (u - 1) / 8, np.minimum(u, 1 - u) - 1 / 8, -u / 8
 
@@ -226,70 +240,45 @@ def _grids(curve: LineCurve) -> tuple[Longs, ...]:
     return tuple(map(read_only, grids))
 
 
-class LineCounter(Counter):
-    """The noise of one window; `line_counters` makes those that share a path.
+class WindowCounter(Counter):
+    """The noise of one window, from the nodes of a path on the whole line of ticks.
 
     Args:
         window: ticks.
         hop: a power of two of ticks, at most the window.
-        levels: L, the same for all windows of one path; at least `levels_of(reach)`.
-        shortest: of several windows of one path the shortest, in ticks; None for a single one.
+        levels: L.
+        sigma_squared: s2, that of a node of weight 1.
+        weights: of levels 1..L, and of level L + 1.
         rho_item: the cost of all windows of the path together.
     """
 
-    kind = "line"
+    _curve: LineCurve
 
     def __init__(
         self,
         window: int,
         hop: int,
         levels: int,
-        shortest: int | None,
+        sigma_squared: Fraction,
+        weights: Sequence[Fraction],
         rho_item: float,
     ) -> None:
         super().__init__(None, rho_item)
-        if window < 1:
-            raise ValueError(f"window = {window}: must be at least 1 tick")
-        if not 1 <= hop <= window or hop & (hop - 1):
-            raise ValueError(
-                f"hop = {hop}: must be a power of two from 1 to the window's {window} ticks"
-            )
         self.window = window
         self.hop = hop
         self.reach = window + hop - 1
-        if self.reach > 1 << MOST_LEVELS:
-            raise ValueError(
-                f"window = {window}: at most 2^{MOST_LEVELS} ticks, with a hop of {hop} less 1"
-            )
-        if not levels_of(self.reach) <= levels <= MOST_LEVELS:
-            raise ValueError(
-                f"levels = {levels}: must be from {levels_of(self.reach)} to {MOST_LEVELS} with a "
-                f"window of {window} ticks and a hop of {hop}"
-            )
-        if shortest is not None and not 1 <= shortest <= window:
-            raise ValueError(
-                f"shortest = {shortest}: must be from 1 to the window's {window} ticks"
-            )
         self.levels = levels
         self.offset = 2 << levels
-        s2 = cost_of(levels, shortest) / (2 * Fraction(rho_item))
-        # By level, L + 1 the steps'.
+        # By level, L + 1 the steps' (or ends').
         self._variances = tuple(
-            rounded_up(s2 / weight) for weight in weights(levels, shortest)
+            rounded_up(sigma_squared / weight) for weight in weights
         )
         self._sds = tuple(float(root_of(variance)) for variance in self._variances)
         self._denominator = 8 << levels
-        self._curve = LineCurve(list(map(float, self._variances)), window, hop)
-        self.fixed = fixed_point(
-            max(self._sds),
-            levels + 2,
-            sum(self._sds[:-1]) / 2 + self._sds[-1],
-            math.ceil(11 * levels / 8),
-        )
 
     def __repr__(self) -> str:
         return (
-            f"LineCounter(window={self.window}, hop={self.hop}, levels={self.levels}, "
+            f"{type(self).__name__}(window={self.window}, hop={self.hop}, levels={self.levels}, "
             f"rho_item={self.rho_item})"
         )
 
@@ -312,21 +301,8 @@ class LineCounter(Counter):
     def sd_of(self, node: Node) -> float:
         return self._sds[node[0] - 1]
 
-    def nodes(self, t: int) -> dict[Node, int]:
-        """Return the coefficients of N(t) - N(b), as multiples of 1 / (8 * 2^L)."""
-        check_tick(self.kind, t, self._last_tick)
-        end = t + self.offset
-        begin = self.begin(t) + self.offset
-        factors: dict[Node, int] = {}
-        for place, sign in ((end, 1), (begin, -1)):
-            for node, factor in self._path(place).items():
-                factors[node] = factors.get(node, 0) + sign * factor
-        if begin >> self.levels < end >> self.levels:
-            factors[self.levels + 1, begin >> self.levels] += self._denominator
-        return {node: factor for node, factor in factors.items() if factor}
-
     def _path(self, position: int) -> dict[Node, int]:
-        """Return the coefficients of N_0(position) less N_L at the begin of its block."""
+        """Return the coefficients of levels 1..L in N_0(position)."""
         unit = self._denominator
         factors: dict[Node, int] = {}
         for level in range(1, self.levels + 1):
@@ -336,8 +312,6 @@ class LineCounter(Counter):
             factors[level, k - 1] = (u - unit) // 8
             factors[level, k] = min(u, unit - u) - unit // 8
             factors[level, k + 1] = -u // 8
-        inside = position & ((1 << self.levels) - 1)
-        factors[self.levels + 1, position >> self.levels] = 8 * inside
         return factors
 
     def blocks(self, level: int) -> range:
@@ -361,6 +335,72 @@ class LineCounter(Counter):
 @memoized(512)
 def _worst(curve: LineCurve) -> float:
     return curve.worst()
+
+
+class LineCounter(WindowCounter):
+    """The noise of one window; `line_counters` makes those that share a path.
+
+    Args:
+        window: ticks.
+        hop: a power of two of ticks, at most the window.
+        levels: L, the same for all windows of one path; at least `levels_of(reach)`.
+        shortest: of several windows of one path the shortest, in ticks; None for a single one.
+        rho_item: the cost of all windows of the path together.
+    """
+
+    kind = "line"
+
+    def __init__(
+        self,
+        window: int,
+        hop: int,
+        levels: int,
+        shortest: int | None,
+        rho_item: float,
+    ) -> None:
+        check_rho_item(rho_item)
+        check_window(window, hop)
+        reach = window + hop - 1
+        if reach > 1 << MOST_LEVELS:
+            raise ValueError(
+                f"window = {window}: at most 2^{MOST_LEVELS} ticks, with a hop of {hop} less 1"
+            )
+        if not levels_of(reach) <= levels <= MOST_LEVELS:
+            raise ValueError(
+                f"levels = {levels}: must be from {levels_of(reach)} to {MOST_LEVELS} with a "
+                f"window of {window} ticks and a hop of {hop}"
+            )
+        if shortest is not None and not 1 <= shortest <= window:
+            raise ValueError(
+                f"shortest = {shortest}: must be from 1 to the window's {window} ticks"
+            )
+        s2 = cost_of(levels, shortest) / (2 * Fraction(rho_item))
+        of_levels = weights(levels, shortest)
+        super().__init__(window, hop, levels, s2, of_levels, rho_item)
+        self._curve = LineCurve(list(map(float, self._variances)), window, hop)
+        self.fixed = fixed_point(
+            max(self._sds),
+            levels + 2,
+            sum(self._sds[:-1]) / 2 + self._sds[-1],
+            math.ceil(11 * levels / 8),
+        )
+
+    def nodes(self, t: int) -> dict[Node, int]:
+        """Return the coefficients of N(t) - N(b), as multiples of 1 / (8 * 2^L)."""
+        check_tick(self.kind, t, self._last_tick)
+        end = t + self.offset
+        begin = self.begin(t) + self.offset
+        factors: dict[Node, int] = {}
+        for place, sign in ((end, 1), (begin, -1)):
+            of_place = self._path(place)
+            inside = place & ((1 << self.levels) - 1)
+            # Less N_L at the begin of its block.
+            of_place[self.levels + 1, place >> self.levels] = 8 * inside
+            for node, factor in of_place.items():
+                factors[node] = factors.get(node, 0) + sign * factor
+        if begin >> self.levels < end >> self.levels:
+            factors[self.levels + 1, begin >> self.levels] += self._denominator
+        return {node: factor for node, factor in factors.items() if factor}
 
 
 class LineColumns:
@@ -388,8 +428,8 @@ class LineColumns:
     def __init__(self, counters: tuple[LineCounter, ...], stream: NoiseStream) -> None:
         self._counters = counters
         self._stream = stream
-        self._end = _Cursor(counters[0], stream, keeps_step=True)
-        self._begins = [_Cursor(counter, stream) for counter in counters]
+        self._end = Cursor(counters[0], stream, keeps_step=True)
+        self._begins = [Cursor(counter, stream) for counter in counters]
         self._difference = np.empty(CHUNK_ROWS, dtype=np.int64)
         self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
         self._filled = 0
@@ -441,7 +481,7 @@ class LineColumns:
         """Return the rows with a raised word that has a part in window i."""
         return {*self._end.small, *self._begins[i].small}
 
-    def _round(self, begin: "_Cursor", out: Longs, row: int) -> list[int]:
+    def _round(self, begin: "Cursor", out: Longs, row: int) -> list[int]:
         """Write a window's noise to `out`, for rows from `row` on; return undecided rows.
 
         It is rounded unless `reals` asks for units of `fixed_point`.
@@ -459,14 +499,14 @@ class LineColumns:
         return [int(found) + row for found in self._found[:number]]
 
 
-class _Cursor:
+class Cursor:
     """The rows of one place of the path; `turn` says where to, and `move` brings a chunk there.
 
     `noise` is N at the place less N_L at the begin of its block, of the chunk moved last.
     """
 
     def __init__(
-        self, counter: LineCounter, stream: NoiseStream, keeps_step: bool = False
+        self, counter: WindowCounter, stream: NoiseStream, keeps_step: bool = False
     ) -> None:
         self._counter = counter
         self._stream = stream
@@ -610,7 +650,7 @@ class _Cursor:
 
 
 @memoized(256)
-def _plan(counter: LineCounter, place: int, since: int | None) -> Plan:
+def _plan(counter: WindowCounter, place: int, since: int | None) -> Plan:
     """Return how rows of any window of the path get from `since`, or from nothing, to a place."""
     block = (place - 1) >> counter.levels
     if since is not None and (since - 1) >> counter.levels == block:
@@ -619,6 +659,16 @@ def _plan(counter: LineCounter, place: int, since: int | None) -> Plan:
     # In another block all levels are new, and N rises by the block's step over it.
     step = counter.levels + 1, block
     return plan_between(counter, place, since, counter.levels, step)
+
+
+def check_window(window: int, hop: int) -> None:
+    """Raise ValueError if a window of so many ticks cannot begin at multiples of `hop`."""
+    if window < 1:
+        raise ValueError(f"window = {window}: must be at least 1 tick")
+    if not 1 <= hop <= window or hop & (hop - 1):
+        raise ValueError(
+            f"hop = {hop}: must be a power of two from 1 to the window's {window} ticks"
+        )
 
 
 def levels_of(reach: int) -> int:
@@ -687,3 +737,20 @@ def cost_of(levels: int, shortest: int | None) -> Fraction:
         lowest = (2 * shortest).bit_length()
         cost -= _SAVED[max(levels + 1 - lowest, 0)]
     return Fraction(cost, 4096)
+
+
+def overlap_of(levels: int, shortest: int | None, period: int) -> Fraction:
+    """Return F: what one user does in n periods costs at most min(n, F) n times one period's bound.
+
+    F is 2 Gamma: events of periods q and q + 2 i are more than (2 i - 1) `period` ticks apart, and
+    have in common at most what nodes of all levels have (0036, T7). The n is the triangle's.
+    """
+    by_level = weights(levels, shortest)
+    shared = Fraction(0)
+    for lag in range(period, 5 << levels, 2 * period):
+        for level, weight in enumerate(by_level, start=1):
+            products = _PRODUCTS if level <= levels else _PRODUCTS_OF_STEPS
+            entry = _EIGHTHS * lag >> min(level, levels)
+            if entry < len(products):
+                shared += weight * Fraction(products[entry], 4096)
+    return 2 + 4 * shared / cost_of(levels, shortest)

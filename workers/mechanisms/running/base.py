@@ -38,7 +38,7 @@ from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Mechanism, Noise, Release, State, short_hash
 from workers.mechanisms.running.discovery import make_discovery
 from workers.mechanisms.running.on_counters import OnCounters
-from workers.mechanisms.running.sliding import Sliding
+from workers.mechanisms.running.unique import sliding_of
 
 # Solving a constant threshold takes 1.1 s at this horizon (measured).
 CONSTANT_HORIZON_MAX = 1 << 20
@@ -145,7 +145,7 @@ class UnkBase(OnCounters):
 
     @classmethod
     def make(cls, config: HistogramConfig, unit: str) -> Mechanism:
-        return Sliding(config, unit) if config.never else super().make(config, unit)
+        return sliding_of(config, unit) or super().make(config, unit)
 
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=True)
@@ -252,7 +252,7 @@ class KnownBase(OnCounters):
 
     @classmethod
     def make(cls, config: HistogramConfig, unit: str) -> Mechanism:
-        return Sliding(config, unit) if config.never else super().make(config, unit)
+        return sliding_of(config, unit) or super().make(config, unit)
 
     def __init__(self, config: KnownBaseConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=False)

@@ -37,7 +37,7 @@ import numpy as np
 from workers.arrays.number_blocks import pack, unpack
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs
-from workers.mechanisms.counters.line import LineCounter
+from workers.mechanisms.counters.line import WindowCounter
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import read_only
 
@@ -128,7 +128,7 @@ class _Level:
 
     def __init__(self, hop: int) -> None:
         self.hop = hop
-        self.windows: list[LineCounter] = []
+        self.windows: list[WindowCounter] = []
         # By number, ascending.
         self.hops: dict[int, bytes] = {}
 
@@ -141,7 +141,7 @@ class Hops:
     """The hops of all levels; `tick` is the last one counted, 0 at first."""
 
     def __init__(
-        self, windows: Sequence[LineCounter], *, has_sums: bool, has_ages: bool
+        self, windows: Sequence[WindowCounter], *, has_sums: bool, has_ages: bool
     ) -> None:
         self.tick = 0
         self._has_sums = has_sums

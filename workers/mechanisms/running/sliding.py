@@ -9,6 +9,7 @@
     m_i         `threshold_of`
     D           `watched`, WATCHED times the longest window
     a_i         `bar_of`: in D ticks noise alone passes one of them with probability 1 % at most
+    P           `period`, ticks of one user that are protected together; 1 where an event is
 
 Published of window i: count + floor(N(t) - N(b_i(t)) + 1/2). A row of an unknown domain is
 
@@ -25,24 +26,29 @@ again as if for the first time, with the noise it would have had. Where more tha
 may be forgotten, the next step begins with a new state without them.
 
 Guarantee: docs/decisions/0036-windows-without-epochs.md, with reaches for windows: T2, T3 (cost),
-T4 (thresholds), T5 (rest), T6 (forgetting), T9 (sums and totals).
+T4 (thresholds), T5 (rest), T6 (forgetting), T9 (sums and totals), T7 (users, by period).
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
 from workers.arrays.number_blocks import add_by_key, find_printed, mark_passed
 from workers.arrays.tag_index import Rows
-from workers.arrays.types import Longs, Tags
+from workers.arrays.types import Bools, Longs, Tags
 from workers.mechanisms.about import Bound, Data, Figure, RowBytes
+from workers.mechanisms.accounting import float_up
 from workers.mechanisms.bounds import normal_bound
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.line import (
     LineColumns,
     LineCounter,
+    WindowCounter,
     line_counters,
+    overlap_of,
     rest_of,
 )
 from workers.mechanisms.counters.ranks import RankColumns, RankedLine, ranked_lines
@@ -79,15 +85,24 @@ WATCHED = 7
 WOKEN_BY_NOISE = 0.01
 _NONE = read_only(np.empty(0, dtype=np.int64))
 
-Counters = tuple[LineCounter, ...]
+Lines = tuple[LineCounter, ...]
+Counters = tuple[WindowCounter, ...]
 
 
 class SlidingState(State):
     """The rows, what windows count of them, and the hops that will leave (sensitive)."""
 
-    def __init__(self, windows: Counters, *, has_sums: bool, discovers: bool) -> None:
+    def __init__(
+        self,
+        windows: Counters,
+        *,
+        has_sums: bool,
+        discovers: bool,
+        has_ages: bool | None = None,
+    ) -> None:
         super().__init__()
-        self.hops = Hops(windows, has_sums=has_sums, has_ages=discovers)
+        ages = discovers if has_ages is None else has_ages
+        self.hops = Hops(windows, has_sums=has_sums, has_ages=ages)
         self._windows = windows
         self._has_sums = has_sums
         self._discovers = discovers
@@ -144,6 +159,14 @@ class SlidingState(State):
         last = ledger.last if self._discovers else _NONE
         self.hops.restore(self._blocks, ledger.n, last)
         self._blocks = {}
+        self._check_ticks()
+        for i in range(len(self._windows)):
+            for entries in self.hops.window(i):
+                self._add(i, entries, 1)
+
+    def _check_ticks(self) -> None:
+        """Raise StateRefused if a row has a tick that is not counted yet."""
+        ledger = self.ledger
         ticks = [ledger.shown]
         if self._discovers:
             ticks += [ledger.last, ledger.left]
@@ -151,9 +174,6 @@ class SlidingState(State):
             raise StateRefused(
                 f"stored state: a row has a tick after {self.hops.tick}, the last one counted"
             )
-        for i in range(len(self._windows)):
-            for entries in self.hops.window(i):
-                self._add(i, entries, 1)
 
     def compacted(self, rows: Rows) -> "SlidingState":
         """Return a state of these rows alone, ascending; the others are in no window."""
@@ -221,7 +241,7 @@ class _ShownColumns:
     rows that were shown since `_begin`.
     """
 
-    def __init__(self, counters: Counters, stream: NoiseStream) -> None:
+    def __init__(self, counters: Lines, stream: NoiseStream) -> None:
         self._counters = counters
         self._stream = stream
         self._begin()
@@ -256,9 +276,9 @@ class WindowNoise:
     def __init__(
         self,
         stream: NoiseStream,
-        of_counts: Counters,
-        of_sums: Counters,
-        of_totals: Counters,
+        of_counts: Lines,
+        of_sums: Lines,
+        of_totals: Lines,
     ) -> None:
         self._stream = stream
         self._of_counts = of_counts
@@ -315,32 +335,52 @@ class Sliding(Budgeted):
     published; what else is proved for those that do, 0036 says (T4b).
     """
 
+    windows: Counters
+    _of_counts: Lines = ()
+    sum_windows: Lines = ()
+    total_windows: Lines = ()
+    rest: int
+
     def __init__(self, config: HistogramConfig, unit: str = "event") -> None:
         self._discovers = not config.about.whole_domain
         super().__init__(config, unit, discovers=self._discovers)
+        self.period = config.user_period or 1
+        overlap, spent = self._make_counters()
+        self._set_cost(spent, 0.0)  # no sampler has a part in it
+        self._cost = replace(self._cost, overlap=float_up(overlap))
+        self._longest = max(
+            range(len(self.windows)), key=lambda i: self.windows[i].window
+        )
+        self.watched = WATCHED * self._line.window
+        self._thresholds: tuple[int | None, ...] = (None,) * len(self.windows)
+        self._bars: tuple[int, ...] = ()
+        if self._discovers:
+            places = range(len(self.windows))
+            self._thresholds = tuple(map(self._compute_threshold, places))
+            self._bars = tuple(map(self._compute_bar, places))
+        self._threshold = self._thresholds[self._longest]
+
+    def _make_counters(self) -> tuple[Fraction, float]:
+        """Set the counters, and `rest`; return the overlap of periods, and what they cost."""
+        config = self.config
         counters, spent = counters_of_parts(
             config,
             self._cost.rho,
             self._lines,
         )
-        self.windows = counters["counts"]
+        of_counts = counters["counts"]
+        self.windows = self._of_counts = of_counts
         self.sum_windows = counters.get("sums", ())
         self.total_windows = counters.get("totals", ())
-        self._set_cost(spent, 0.0)  # no sampler has a part in it
-        self._longest = max(
-            range(len(self.windows)), key=lambda i: self.windows[i].window
-        )
-        reach = max(window.reach for window in self.windows)
-        self.rest = rest_of(self.windows[0].levels, reach)
-        self.watched = WATCHED * self._line.window
-        self._thresholds: tuple[int | None, ...] = (None,) * len(self.windows)
-        self._bars: tuple[int, ...] = ()
-        if self._discovers:
-            self._thresholds = tuple(map(self._compute_threshold, self.windows))
-            self._bars = tuple(map(self._compute_bar, self.windows))
-        self._threshold = self._thresholds[self._longest]
+        levels = of_counts[0].levels
+        self.rest = rest_of(levels, max(window.reach for window in of_counts))
+        shortest = min(config.window_ticks) if len(of_counts) > 1 else None
+        overlap = Fraction(1)
+        if config.user_period is not None:
+            overlap = overlap_of(levels, shortest, self.period)
+        return overlap, spent
 
-    def _lines(self, rho_item: float) -> Counters:
+    def _lines(self, rho_item: float) -> Lines:
         """Return a counter for each window; together they cost at most rho_item a unit change."""
         windows = self.config.window_ticks
         hops = self.config.hops
@@ -348,20 +388,28 @@ class Sliding(Budgeted):
             return ranked_lines(len(self._domain), windows, hops, rho_item)
         return line_counters(windows, hops, rho_item)
 
-    def _compute_threshold(self, window: LineCounter) -> int:
-        """Return m_i: each window tests what one event adds to an item at most E_i times."""
-        config = self.config
-        tests = len(self.windows) * (window.reach + self.rest)
-        delta = self.delta_discovery
-        return window_threshold(
-            window, tests, config.max_items, config.max_count, delta
-        )
+    def _compute_threshold(self, i: int) -> int:
+        """Return m_i: each window tests what a period adds to an item P + E_i - 1 times at most.
 
-    def _compute_bar(self, window: LineCounter) -> int:
+        Of users a test may count all periods that its window touches (0042).
+        """
+        config = self.config
+        most = config.max_count * self._periods_in(i)
+        tests = len(self.windows) * (self.period + self.memory_of(i) - 1)
+        delta = self.delta_discovery
+        return window_threshold(self.windows[i], tests, config.max_items, most, delta)
+
+    def _periods_in(self, i: int) -> int:
+        """Return how many periods of a user a window can count; 1 where an event is protected."""
+        if self.config.user_period is None:
+            return 1
+        return (self.windows[i].reach - 2) // self.period + 2
+
+    def _compute_bar(self, i: int) -> int:
         """Return a_i, at most m_i; nothing that is promised depends on it."""
         looks = len(self.windows) * self.watched
-        bar = window_threshold(window, looks, 1, 0, WOKEN_BY_NOISE)
-        return min(bar, self._compute_threshold(window))
+        bar = window_threshold(self.windows[i], looks, 1, 0, WOKEN_BY_NOISE)
+        return min(bar, self._compute_threshold(i))
 
     def memory_of(self, i: int) -> int:
         """Return E_i: window i tests an item at a tick and the E_i - 1 ticks after each event."""
@@ -376,7 +424,7 @@ class Sliding(Budgeted):
         return self._bars[i]
 
     @property
-    def _line(self) -> LineCounter:
+    def _line(self) -> WindowCounter:
         """The counter of the longest window."""
         return self.windows[self._longest]
 
@@ -388,8 +436,13 @@ class Sliding(Budgeted):
         parameters: dict[str, object] = {
             "windows": [window.window for window in windows],
             "hops": [window.hop for window in windows],
-            "counter": _shared(windows),
+            "counter": shared(windows),
         }
+        if self.config.user_period is not None:
+            parameters["period"] = {
+                "ticks": self.period,
+                "overlap": repr(self._cost.overlap),
+            }
         if self._discovers:
             delta = repr(self.delta_discovery)
             parameters["discovery"] = {"delta": delta, "schedule": "windows"}
@@ -397,7 +450,7 @@ class Sliding(Budgeted):
             domain = repr(sorted(self._domain)).encode()
             parameters["domain"] = short_hash(domain)
         parts = [
-            _shared(counters) if counters else None
+            shared(counters) if counters else None
             for counters in (self.sum_windows, self.total_windows)
         ]
         return parameters | describe_parts(self.config, *parts)
@@ -408,7 +461,9 @@ class Sliding(Budgeted):
         )
 
     def noise(self, stream: NoiseStream) -> Noise:
-        return WindowNoise(stream, self.windows, self.sum_windows, self.total_windows)
+        return WindowNoise(
+            stream, self._of_counts, self.sum_windows, self.total_windows
+        )
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
@@ -417,8 +472,7 @@ class Sliding(Budgeted):
         self._check(t)
         state = expect_type(SlidingState, state)
         drawn = expect_type(WindowNoise, noise)
-        if self._discovers:
-            state = self._without_forgotten(state)
+        state = self._without_forgotten(state)
         state.merge(contributions, add_rows=self._discovers)
         state.count(t)
         of_counts = drawn.counts(t, state)
@@ -508,10 +562,18 @@ class Sliding(Budgeted):
         alive = state.alive
         if alive is None or ledger.n < LEAST_ROWS or 2 * alive >= ledger.n:
             return state
+        return state.compacted(np.flatnonzero(self._is_alive(state)))
+
+    def _is_alive(self, state: SlidingState) -> Bools:
+        """Return which rows may not be forgotten."""
+        ledger = state.ledger
+        if not self._discovers:
+            return np.ones(ledger.n, dtype=np.bool_)
         t = state.hops.tick
-        is_alive = (ledger.shown != 0) | (ledger.left >= self._rested(t))
-        is_alive |= ledger.last > t - self._most_memory
-        return state.compacted(np.flatnonzero(is_alive))
+        alive: Bools = ledger.shown != 0
+        alive |= ledger.left >= self._rested(t)
+        alive |= ledger.last > t - self._most_memory
+        return alive
 
     def _sums(
         self, state: SlidingState, t: int, rows: Rows, drawn: WindowNoise
@@ -587,7 +649,7 @@ class Sliding(Budgeted):
             yield Figure("rest", float(self.rest), meaning)
 
 
-def _shared(windows: Counters) -> dict[str, object]:
+def shared(windows: Counters) -> dict[str, object]:
     """Return the public parameters that the counters of all windows share."""
     of_one = ("window", "hop")
     public = windows[0].public()

@@ -64,6 +64,7 @@ _COMMON = (
     "keys",
     "generation",
 )
+_NEVER = ("windows", "hop", "max_items_per_user", "user_period", "unique_users")
 Assumed = dict[str, Any]
 
 
@@ -124,6 +125,8 @@ def _beside_never(case: _Case) -> Iterator[Alternative]:
         horizon=longest // config.tick_ms,
         windows=(),
         hop=None,
+        user_period=None,
+        unique_users=None,
     )
     yield _built(case, with_epochs, {"horizon": format_duration(longest)})
     for name, kind in MECHANISMS.items():
@@ -134,7 +137,7 @@ def _beside_never(case: _Case) -> Iterator[Alternative]:
 def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
     """Return the row of mechanism `name`, with this histogram's settings and those `assumed`."""
     kind = MECHANISMS[name]
-    common = (*_COMMON, "windows", "hop") if case.config.never else _COMMON
+    common = (*_COMMON, *_NEVER) if case.config.never else _COMMON
     values = {field: getattr(case.config, field) for field in common} | assumed
     if kind.about.ends:
         values["end_share"] = case.config.end_share
@@ -434,9 +437,12 @@ def _advise_never(
             shared, key=lambda pair: pair[1].worst_sd / pair[0].worst_sd
         )
         named = format_duration(window.ms)
+        why = "one noise serves"
+        if config.unique_users:
+            why = "the budget is shared by"
         yield (
             f'If you need no window but {named}: windows = ["{named}"] alone would have {100 * alone.worst_sd / window.worst_sd:.0f} % '
-            "of its noise, as one noise serves all windows."
+            f"of its noise, as {why} all windows."
         )
     since = next(
         (row for row in alternatives[1:] if row.mechanism == config.mechanism), None

@@ -222,7 +222,10 @@ def _memory(
     if without.remembered is not None:
         span = length_of(without.remembered * config.tick_ms, up=True)
         row = f"an item of a stream key with an event in the last {span}, shown, or at rest"
-    note = f"beside these, an item keeps 3 bytes or more for each hop with events, up to {kept:,} of them"
+    kept_by = "an item"
+    if without.users is not None and without.users.unique:
+        kept_by = "a user of an item takes 41 to 71 bytes for as long as the longest window, and"
+    note = f"beside these, {kept_by} keeps 3 bytes or more for each hop with events, up to {kept:,} of them"
     return structs.replace(memory, row=row, note=note)
 
 

@@ -21,6 +21,7 @@ from workers.privacy.model import (
     RankChoice,
     SumPlan,
     Total,
+    UserPeriods,
     WindowPlan,
     WithoutEpochs,
 )
@@ -228,17 +229,46 @@ def _guarantee(plan: HistogramPlan, say: _PlanPrinter) -> None:
         say.line(
             f"of rho, {plan.parameters['bounds_rho']} was spent on choosing bounds from a sample (init --private)"
         )
-    if plan.without_epochs is not None:
+    without = plan.without_epochs
+    if without is not None and without.users is not None:
+        _periods(without.users, say)
+    elif without is not None:
         say.line(
             f"This is charged once, ever: one {promise.unit} is in every window that covers its tick, and all windows, for "
             "ever, cost it this together."
         )
 
 
+def _periods(users: UserPeriods, say: _PlanPrinter) -> None:
+    """Print what is promised of a user's periods, in a histogram without epochs."""
+    period = length_of(users.ms)
+    say.line(
+        f"This is for everything that one user does in one period of {period}, in all windows for ever. Periods "
+        f"share noise: what a user does in n of them costs at most {users.overlap:.3g} n times the rho of one, and "
+        "n^2 times for few; no charge covers a user who stays for life."
+    )
+    say.table(
+        ("periods", "rho", "epsilon", "delta"),
+        [
+            (
+                f"{cost.periods:,}",
+                f"{cost.rho:.4g}",
+                "none" if cost.epsilon is None else f"{cost.epsilon:.4g}",
+                f"{cost.delta:.3g}",
+            )
+            for cost in users.costs
+        ],
+        left=(),
+    )
+
+
 def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> None:
     """Print the noise of every window of a histogram without epochs."""
     windows = without.windows
-    say.head("noise of a count in each window, published at every tick")
+    users = without.users
+    unique = users is not None and users.unique
+    counted = "number of users" if unique else "count"
+    say.head(f"noise of a {counted} in each window, published at every tick")
     bar = "" if plan.thresholds is None else "threshold"
     say.table(
         ("window", "ticks", "sd worst", "rms", "sd * mu", "95 % within", bar),
@@ -252,7 +282,9 @@ def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> 
     )
     if any(window.alone is not None for window in windows):
         say.line(
-            "One noise serves all windows. A window that is published alone, at this budget:"
+            "Each window has a noise and a part of rho of its own. A window that"
+            if unique
+            else "One noise serves all windows. A window that is published alone, at this budget:"
         )
         alone = [
             (
@@ -266,9 +298,10 @@ def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> 
         ]
         say.table(("window", "sd worst", "rms", bar), alone, left=(0,))
     span = length_of(without.fresh_after * plan.tick_ms, up=True)
-    say.line(
-        f"events of one person that are {span} or more apart share no noise: n of them cost n rho, not n^2 rho"
-    )
+    if users is None:
+        say.line(
+            f"events of one person that are {span} or more apart share no noise: n of them cost n rho, not n^2 rho"
+        )
     _labels(plan, without, say)
     _sums_of_windows(windows, say)
 
@@ -654,7 +687,7 @@ def adding_up(total: Total) -> Iterator[str]:
             )
     else:
         yield f"stream keys do not add up within a histogram: what a {unit} may change is bounded over all of them"
-        yield f"epochs add up: a {unit} is charged in each"
+        yield f"epochs, and periods without epochs, add up: a {unit} is charged in each"
     yield "generations, a new worker name and other workers on the same events add up"
 
 

@@ -9,20 +9,23 @@ its memory; one that left is watched, then rests: it is neither shown nor tested
 """
 
 import math
+from dataclasses import replace
 
 from msgspec import structs
 
 from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.windows import Series
-from workers.mechanisms.counters.line import LineCounter
-from workers.mechanisms.mechanism import expect_type
+from workers.mechanisms.counters.line import WindowCounter
+from workers.mechanisms.mechanism import Mechanism, expect_type
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.sliding import Sliding
 from workers.privacy.model import (
     Noise,
     OneWindow,
+    PeriodsCost,
     Thresholds,
+    UserPeriods,
     WindowPlan,
     WithoutEpochs,
 )
@@ -32,13 +35,16 @@ from workers.privacy.plan.noise import (
     mean_absolute_error,
 )
 from workers.privacy.plan.sums import Sds, all_items_plan, sum_plan
+from workers.privacy.total import compose
 
 # Nodes of events so many periods apart are different (0036, T7).
 _PERIODS_APART = 5
+# How many periods of one user a plan gives the cost of.
+_PERIODS = (1, 2, 7, 30)
 _SHOWN = "a label is shown, in all windows, once its noisy count in one of them is above its threshold"
 
 
-def worst_and_rms(counter: LineCounter) -> Sds:
+def worst_and_rms(counter: WindowCounter) -> Sds:
     """Return the worst and the root mean square sd of a window's counts, over a period."""
     return counter.curve().worst_and_rms(1 << counter.levels)
 
@@ -79,7 +85,7 @@ def without_epochs(
     mechanism: Sliding, config: HistogramConfig, topic: str, unit: str
 ) -> WithoutEpochs:
     """Plan all windows of a histogram without epochs; `topic` begins the names of their topics."""
-    levels = mechanism.windows[0].levels
+    levels = max(window.levels for window in mechanism.windows)
     windows = tuple(
         _window(mechanism, config, place, series, topic, unit)
         for place, series in enumerate(config.series)
@@ -94,6 +100,30 @@ def without_epochs(
         rests=mechanism.rest if tests else None,
         remembered=max(tested) if tests else None,
         fresh_after=_PERIODS_APART << levels,
+        users=user_periods(config, mechanism),
+    )
+
+
+def user_periods(config: HistogramConfig, mechanism: Mechanism) -> UserPeriods | None:
+    """Return what one user's periods cost in a histogram without epochs; None with events."""
+    period = config.user_period
+    if period is None:
+        return None
+    cost = mechanism.cost()
+    costs = []
+    for number in _PERIODS:
+        joint = compose([replace(cost, times=number)])
+        costs.append(
+            PeriodsCost(
+                periods=number, rho=joint.rho, epsilon=joint.epsilon, delta=joint.delta
+            )
+        )
+    return UserPeriods(
+        ms=period * config.tick_ms,
+        ticks=period,
+        unique=bool(config.unique_users),
+        overlap=cost.overlap,
+        costs=tuple(costs),
     )
 
 

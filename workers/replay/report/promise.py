@@ -145,7 +145,14 @@ def epoch_of(one: HistogramPlan) -> str:
     tick = format_duration(one.tick_ms)
     if one.without_epochs is not None:
         windows = (format_duration(each.ms) for each in one.without_epochs.windows)
-        return f"none: the last {', '.join(windows)}; ticks of {tick}"
+        users = one.without_epochs.users
+        if users is None:
+            return f"none: the last {', '.join(windows)}; ticks of {tick}"
+        of = "users of the last" if users.unique else "the last"
+        return (
+            f"none: {of} {', '.join(windows)}; promised for one period of {format_duration(users.ms)}, and n of "
+            f"them cost up to {users.overlap:.3g} n times the rho of one; ticks of {tick}"
+        )
     if one.horizon is None:
         return f"without end, ticks of {tick}"
     return f"{format_duration(one.horizon * one.tick_ms)}, ticks of {tick}"

@@ -1,0 +1,229 @@
+"""The noise of active counts: how many users had an event in a window, for ever.
+
+What: a(t) + N(t), a(t) the users active at tick t. N is the path of `line` with independent ends:
+N(t) = N_0(p), for all integers K,
+
+    N_L(K)          = z_e[K]
+    N_(j-1)(2K)     = N_j(K) - (z_j[K] + z_j[K-1]) / 8
+    N_(j-1)(2K + 1) = (N_(j-1)(2K) + N_(j-1)(2K + 2)) / 2 + z_j[K] / 2
+
+A user who stays changes a(t) for as long: no charge covers a life, and one that grew with it would
+buy nothing of a path that walks. So the promise is for one user and period.
+
+    Symbol      Here
+    W, g, r     `window`, `hop` and `reach`, as in `line`
+    P           `period`, ticks: events of one user in one period are protected together. P <= W,
+                so that emptying them changes a(t) by 1 in a single interval, of at most
+                P + r - 1 ticks
+    L           `levels`: an interval is at most 3 * 2^L ticks
+    o, p, K, u  as in `line`: `offset`, p = t + o, p >> j, (p mod 2^j) / 2^j
+    z_e[K]      node (L + 1, K - 1), the end of block K - 1
+    w           `weights`: of levels 1..L, then of ends; s2_j = s2 / w_j
+    A           `_OVERHEADS`: an interval of l ticks costs at most A + w_e l / 2^L, `cost_of`
+    s2          cost_of / (2 rho_item), rounded up
+
+Coefficients in N(t): those of `line` of nodes K - 1, K, K + 1 of levels 1..L; of the ends of the
+block of p, 1 - u_L and u_L.
+
+Guarantee and proofs: docs/decisions/0036-windows-without-epochs.md, T8, and
+docs/decisions/0042-users-without-epochs.md. Everything that one user does in one period costs at
+most rho_item for each of the items whose count it changes, also when the stream reacts to what is
+published. n periods cost at most min(n, `overlap`) n times that.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from workers.arrays.types import Floats, Longs, Tags
+from workers.mechanisms.accounting import check_rho_item
+from workers.mechanisms.counters.base import Node, check_tick, fixed_point
+from workers.mechanisms.counters.line import (
+    FINEST,
+    Cursor,
+    LineCurve,
+    WindowCounter,
+    check_window,
+    coefficients_of,
+)
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
+from workers.mechanisms.noise.normal import decide
+
+# Of the highest level, and of the one below it.
+HIGHEST = (Fraction(7, 10), Fraction(17, 20))
+ENDS = Fraction(3)
+
+# A in 1/4096 for L = 1..22: `overheads` in tests/mechanisms/counters/active.py.
+_OVERHEADS = (
+    *(12596, 22511, 32103, 41429, 51544, 60897, 70754, 80374, 90112, 99791, 109661),
+    *(119459, 129269, 139042, 148828, 158622, 168417, 178211, 188006, 197800, 207595),
+    217389,
+)
+MOST_LEVELS = len(_OVERHEADS)
+# An interval has at most so many blocks of 2^L ticks.
+_BLOCKS_MOST = 3
+
+
+class ActiveCurve(LineCurve):
+    """The variance of N at some ticks: periodic in 2^L ticks, as `LineCurve` with one end only.
+
+    That end is 0 ticks before t. Its part of a level, and of the ends, changes at half the rate at
+    most that `LineCurve` allows for.
+    """
+
+    def __init__(self, by_level: tuple[float, ...]) -> None:
+        super().__init__(by_level, 0, 1)
+
+    def _part(self, level: int, since: Longs) -> Floats:
+        """Return the part of a level, or of ends (levels + 1), by tick."""
+        width = min(level, self._levels)
+        u = (since & ((1 << width) - 1)) / 2.0**width
+        s2 = self._by_level[level - 1]
+        of_nodes = coefficients_of(u) if level <= self._levels else (1 - u, u)
+        return s2 * sum((a**2 for a in of_nodes), np.zeros(len(since)))
+
+
+class ActiveCounter(WindowCounter):
+    """The noise of how many users had an event in a window; see the module.
+
+    Args:
+        window: ticks.
+        hop: a power of two of ticks, at most the window.
+        period: ticks, at most the window.
+        rho_item: what one user's period costs an item whose count it changes.
+    """
+
+    kind = "active"
+
+    def __init__(self, window: int, hop: int, period: int, rho_item: float) -> None:
+        check_rho_item(rho_item)
+        check_window(window, hop)
+        if not 1 <= period <= window:
+            raise ValueError(
+                f"period = {period}: must be from 1 to the window's {window} ticks"
+            )
+        reach = window + hop - 1
+        ticks = period + reach - 1
+        levels = levels_of(ticks)
+        if levels > MOST_LEVELS:
+            raise ValueError(
+                f"window = {window}: with its hop and a period of {period} ticks at most 3 * 2^{MOST_LEVELS} ticks"
+            )
+        cost = cost_of(levels, ticks)
+        of_levels = weights(levels)
+        s2 = cost / (2 * Fraction(rho_item))
+        super().__init__(window, hop, levels, s2, of_levels, rho_item)
+        self.period = period
+        # n periods are in at most n groups of `together` periods that follow each other. Emptying a
+        # group changes one interval; those of every `classes`-th group share no node.
+        together = (window // period) * period
+        classes = 1 + math.ceil(Fraction((4 << levels) + reach - 1, together))
+        of_group = cost_of(levels, together + reach - 1)
+        self.overlap = classes * of_group / cost
+        self._curve = ActiveCurve(tuple(map(float, self._variances)))
+        self.fixed = fixed_point(
+            max(self._sds),
+            levels / 2 + 1,
+            sum(self._sds[:-1]) / 2 + self._sds[-1],
+            math.ceil(7 * levels / 8) + 1,
+        )
+
+    def _shape(self) -> dict[str, object]:
+        return super()._shape() | {"period": self.period}
+
+    def nodes(self, t: int) -> dict[Node, int]:
+        """Return the coefficients of N(t), as multiples of 1 / (8 * 2^L)."""
+        check_tick(self.kind, t, self._last_tick)
+        place = t + self.offset
+        block = place >> self.levels
+        inside = 8 * (place & ((1 << self.levels) - 1))
+        factors = self._path(place)
+        factors[self.levels + 1, block - 1] = self._denominator - inside
+        factors[self.levels + 1, block] = inside
+        return {node: factor for node, factor in factors.items() if factor}
+
+
+class ActiveColumns:
+    """A single-threaded cache of one window's noise, bit for bit what `ActiveCounter.draw` gives.
+
+    A row is that of a `Cursor` with a step. What is a step there, by which the path rises over the
+    block, is here z_e at the block's end; relative to what the cursor descends from is not N_L at
+    the block's begin but (1 - u_L) of it, which the step of the block before gives. Where a cursor
+    enters the next block it subtracts the step from its ends: there 1 - u_L goes from 0 to 1.
+
+    Error, in the units of `fixed_point`: the parts of a level's nodes add up to at most 1/2, those
+    of the two ends to 1; divisions as in `LineColumns`, one place, and one more for the end's part.
+    """
+
+    def __init__(self, counter: ActiveCounter, stream: NoiseStream) -> None:
+        self._counter = counter
+        self._stream = stream
+        self._cursor = Cursor(counter, stream, keeps_step=True)
+        self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
+        self._filled = 0
+
+    @property
+    def bytes_per_row(self) -> int:
+        return self._cursor.bytes_per_row
+
+    def at(self, t: int, tags: Tags) -> Longs:
+        """Return the noise of every row at tick t; `tags` only grows."""
+        counter = self._counter
+        cursor = self._cursor
+        check_tick(counter.kind, t, counter._last_tick)
+        rows = len(tags)
+        filled = min(self._filled, rows)
+        # 0 until this call succeeds: a failure leaves no wrong state.
+        self._filled = 0
+        place = t + counter.offset
+        cursor.turn(place, filled)
+        left = ((cursor.block + 1) << counter.levels) - place
+        out = np.empty(rows, dtype=np.int64)
+        undecided: set[int] = set()
+        fixed = counter.fixed
+        for row in range(0, rows, CHUNK_ROWS):
+            part = tags[row : row + CHUNK_ROWS]
+            cursor.move(part, row)
+            end = cursor.step(row, len(part)).astype(np.int64)
+            # left end / 2^L, rounded down, in two products that fit.
+            whole = end >> counter.levels
+            rest = end - (whole << counter.levels)
+            noise = cursor.noise[: len(part)] + whole * left
+            noise += (rest * left) >> counter.levels
+            written = out[row : row + CHUNK_ROWS]
+            number = decide(noise, fixed.point, fixed.error, written, self._found)
+            undecided.update((self._found[:number] + row).tolist())
+        self._filled = rows
+        undecided.update(row for row in cursor.small if row < rows)
+        if undecided:
+            numbers = np.array(sorted(undecided), dtype=np.int64)
+            out[numbers] = counter.draw(self._stream, t, tags[numbers])
+        return out
+
+
+def levels_of(ticks: int) -> int:
+    """Return L for intervals of at most so many ticks."""
+    return max(1, (-(-ticks // _BLOCKS_MOST) - 1).bit_length())
+
+
+def rest_of(levels: int) -> int:
+    """Return K: noise more than K ticks after a tick has no node in common with any up to it."""
+    return (3 << levels) - 2
+
+
+def weights(levels: int) -> list[Fraction]:
+    """Return the weights of levels 1..L and of ends."""
+    by_level = []
+    for level in range(1, levels + 1):
+        weight = FINEST[level - 1] if level <= len(FINEST) else Fraction(1)
+        below = levels - level
+        if below < len(HIGHEST):
+            weight *= HIGHEST[below]
+        by_level.append(weight)
+    return [*by_level, ENDS]
+
+
+def cost_of(levels: int, ticks: int) -> Fraction:
+    """Return a bound on the weighted squares of the nodes of an interval of at most `ticks`."""
+    return Fraction(_OVERHEADS[levels - 1], 4096) + ENDS * Fraction(ticks, 1 << levels)
