@@ -74,7 +74,10 @@ def charges_of(
         if running and beginning is not None and charge.histogram in beginning:
             epochs.append(beginning[charge.histogram])
         if epochs:
-            charges.append(replace(charge, first=min(epochs), last=max(epochs)))
+            charge = replace(charge, first=min(epochs), last=max(epochs))
+            if not running and charge.epoch_ms is None:
+                charge = _ended(charge, life, grid)
+            charges.append(charge)
     return charges
 
 
@@ -157,6 +160,8 @@ def merge(charges: Iterable[Charge]) -> list[Charge]:
             charge,
             first=min(charge.first, others.first),
             last=max(charge.last, others.last),
+            began_ms=min(charge.began_ms, others.began_ms),
+            ended_ms=max(charge.ended_ms, others.ended_ms),
             # None: an owner's generation has ended, and its keys are unknown.
             keys=None if others.keys is None else charge.keys,
         )
@@ -233,6 +238,22 @@ def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
         # The last tick that was complete by then, so that nothing but closed ticks moves a charge.
         epochs.append(grid.split(max(life.first, grid.tick_at(life.until) - 1))[0])
     return epochs
+
+
+def _ended(charge: Charge, life: HistogramProgress, grid: TickGrid) -> Charge:
+    """Return the charge of an ended generation without epochs, bounded by its ticks.
+
+    No tick outside of [first, next) was published, by any owner up to `until`. Where that is not
+    known the charge has no end.
+    """
+    if life.first is None or not isinstance(life.until, int):
+        return charge
+    published = grid.start_ms + ((life.next or 1) - 1) * grid.tick_ms
+    return replace(
+        charge,
+        began_ms=grid.start_ms + (life.first - 1) * grid.tick_ms,
+        ended_ms=max(published, life.until),
+    )
 
 
 def _events(life: HistogramProgress) -> Mapping[str, object]:
@@ -380,9 +401,11 @@ def parts_of(
 
 def _most(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
     """Bound how many epochs of a charge one window that touches [begin, end) can touch."""
-    if period_ms is None or charge.epoch_ms is None:
+    if period_ms is None:
         return len(charge.within(-EVER, EVER))
     near = charge.within(begin - period_ms + 1, end + period_ms - 1)
+    if charge.epoch_ms is None:
+        return len(near)
     return min(len(near), most_epochs(period_ms, charge.epoch_ms))
 
 
@@ -408,10 +431,10 @@ def _windows(
             for epoch in {*epochs[:1], *epochs[-1:]}:
                 yield charge.span(epoch)
         return
-    # Where no charge has epochs, all windows are alike.
+    # Where nothing that is charged ends, all windows are alike.
     yield (begin, begin + period_ms) if begin > -EVER else (0, period_ms)
     for charge in charges:
-        if charge.epoch_ms is None:
+        if charge.span(charge.last)[1] == EVER:
             continue
         # Moving a window forward until its first epoch is about to leave loses no epoch.
         for epoch in charge.within(begin - period_ms + 1, end):

@@ -393,7 +393,9 @@ class Charge:
 
     `epoch_ms` is None if unbounded, and without epochs (`never`), where the cost is charged once,
     ever; epoch 1 starts at `start_ms`; `identity` is unique among the worker's generations.
-    `key_field` is the field of the stream key, `keys` are those served (None: any).
+    `key_field` is the field of the stream key, `keys` are those served (None: any). An unbounded
+    epoch that has ended covers the ticks of [began_ms, ended_ms): nothing that it published depends
+    on an event that counted in another tick.
     """
 
     cost: PrivacyCost
@@ -410,6 +412,8 @@ class Charge:
     keys: frozenset[str] | None = None
     first: int = 1
     last: int = 1
+    began_ms: int = -EVER
+    ended_ms: int = EVER
 
     @property
     def generation_id(self) -> tuple[str, str, int]:
@@ -428,14 +432,15 @@ class Charge:
     def span(self, epoch: int) -> tuple[int, int]:
         """Return an epoch as a half-open interval in ms."""
         if self.epoch_ms is None:
-            return -EVER, EVER
+            return self.began_ms, self.ended_ms
         begin = self.start_ms + (epoch - 1) * self.epoch_ms
         return begin, begin + self.epoch_ms
 
     def within(self, begin: int, end: int) -> range:
         """Return the charged epochs that overlap [begin, end)."""
         if self.epoch_ms is None:
-            return range(self.first, self.last + 1)
+            overlaps = self.began_ms < end and begin < self.ended_ms
+            return range(self.first, self.last + 1 if overlaps else self.first)
         low = (begin - self.start_ms) // self.epoch_ms + 1
         high = (end - 1 - self.start_ms) // self.epoch_ms + 1
         return range(max(self.first, low), min(self.last, high) + 1)

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,12 @@ def charged(draw: st.DrawFn) -> list[Charge]:
         first = draw(st.integers(1, 4)) if ticks else 1
         last = first + (draw(st.integers(0, 6)) if ticks else 0)
         start = draw(st.integers(0, 9))
-        found.append(charge(number, ticks, start_ms=start, first=first, last=last))
+        made = charge(number, ticks, start_ms=start, first=first, last=last)
+        if not ticks and draw(st.booleans()):
+            began = draw(st.integers(-9, 20))
+            ended = began + draw(st.integers(1, 20))
+            made = replace(made, began_ms=began, ended_ms=ended)
+        found.append(made)
     return found
 
 
@@ -242,6 +248,36 @@ def daily(name: str = "h", **changes: Any) -> HistogramConfig:
     return UnkBaseConfig(
         **(values | {"name": name, "delta": 1e-6, "keys": "public"} | changes)
     )
+
+
+@pytest.mark.parametrize("unit", ["event", "user"])
+def test_a_generation_without_epochs_is_charged_for_its_ticks_once_it_ended(
+    unit: str,
+) -> None:
+    """Its last tick may be one of another owner, up to `until`; a running one has no end."""
+    bound: dict[str, Any] = {"max_items_per_user": 1} if unit == "user" else {}
+    never = daily(horizon="unbounded", start=datetime(1970, 1, 1, tzinfo=UTC), **bound)
+    spans = []
+    for until in (None, 95, 309):
+        ended = state([], [(never, 5, 12)])
+        if until is not None:
+            ended.retired[0][1].until = until
+        [one] = charges_of("w", ended)
+        spans.append(one.span(1))
+    # Ticks 5 to 11 of 10 ms; not known up to when other owners published: without an end.
+    assert spans == [(-EVER, EVER), (40, 110), (40, 309)]
+    [running] = charges_of("w", state([(never, 5, 12)]))
+    assert running.span(1) == (-EVER, EVER)
+    [merged] = merge([one, replace(one, began_ms=10, ended_ms=400)])
+    assert merged.span(1) == (10, 400)
+    [merged] = merge([one, running])
+    assert merged.span(1) == (-EVER, EVER)
+    # A period that begins before its end touches it, a later one does not.
+    ceiling = Ceiling(one.unit, 9.0, 1e-4, 50)
+    later = replace(one, identity=b"other", began_ms=309, ended_ms=EVER)
+    for begin, counts in ((357, (1, 1)), (358, (0, 1))):
+        held = ceiling.fullest([one, later], begin, begin + 50, locate=True)
+        assert held.counts == counts
 
 
 def test_charged_is_what_was_published_reserved_or_may_have_been_published() -> None:
