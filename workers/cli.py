@@ -112,7 +112,7 @@ def cli(context: click.Context, debug: bool) -> None:
 
 @cli.group()
 def key() -> None:
-    """Create the key that all noise is derived from."""
+    """Create keys: the one that all noise is derived from, and those that sign."""
 
 
 def command(
@@ -277,6 +277,23 @@ def audit(chosen: options.Audit) -> int:
 
 
 @command
+def verify(chosen: options.Verify) -> int:
+    """Check that a copy of the snapshots is what the worker signed; needs no secret.
+
+    COPY is an export's directory, a CSV or Parquet file, or snapshots as JSON lines; none: the
+    topics themselves. Exits with 1 at the first fault, which it names.
+    """
+    if chosen.config is None and chosen.signatures is None:
+        raise click.UsageError("give -c, or --signatures with a file")
+    if chosen.config is None and not (chosen.copies or chosen.compare):
+        raise click.UsageError("give a COPY, or -c to read the topics")
+    _hide_client_logs()
+    from workers.commands.verify.verify import verify_copies
+
+    return verify_copies(chosen)
+
+
+@command
 def dashboard(chosen: options.Dashboard) -> int:
     """Serve a live page and an API over the histogram topics.
 
@@ -422,6 +439,39 @@ def key_fingerprint(chosen: options.KeyFile) -> int:
     from workers.settings.files import read_key
 
     click.echo(NoiseKey(read_key(chosen.file)).fingerprint.hex())
+    return 0
+
+
+@key_command
+def key_signing(chosen: options.KeyFile) -> int:
+    """Write a new key that signs what is published to FILE.
+
+    Only you can read it. Never overwrites a file.
+    """
+    from workers.commands.key import new_signing_key
+
+    click.echo(new_signing_key(chosen.file))
+    return 0
+
+
+@key_command
+def key_public(chosen: options.KeyFile) -> int:
+    """Print the public key of the signing key in FILE."""
+    from workers.pipeline.signing_key import read_signing_key
+
+    click.echo(read_signing_key(chosen.file).public)
+    return 0
+
+
+@key_command
+def key_rotate(chosen: options.KeyRotation) -> int:
+    """Write a new signing key to NEW, which the one in OLD has signed.
+
+    Only you can read it. Never overwrites a file.
+    """
+    from workers.commands.key import rotate_signing_key
+
+    click.echo(rotate_signing_key(chosen.old, chosen.new))
     return 0
 
 

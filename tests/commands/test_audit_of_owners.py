@@ -10,12 +10,18 @@ import msgspec
 import pytest
 
 from tests.pipeline.fleet import FINE, STEADY, WIDE, Fleet, cut, fleet, grown_of
-from tests.pipeline.pipeline import KEY
+from tests.pipeline.pipeline import KEY, SIGNATURES
 from workers.commands import audit
-from workers.commands.audit import Auditor, Difference, RecomputedHistogram
+from workers.commands.audit import (
+    Auditor,
+    Difference,
+    RecomputedHistogram,
+    Recommitted,
+)
 from workers.mechanisms.registry import build
 from workers.pipeline.contributions import decode
 from workers.pipeline.merge import Merge, ReleaseProgress
+from workers.pipeline.signing_key import SigningKey
 
 EMPTY: Any = MappingProxyType({})
 
@@ -77,7 +83,10 @@ class OfFleet(Auditor):
             )
             for config in self.configs
         ]
-        return Merge(histograms, key=KEY, sources=1, owners=2)
+        signing = None
+        if self._fleet.owners[0].signing_key is not None:
+            signing = Recommitted(KEY, owner, self._committed)
+        return Merge(histograms, key=KEY, sources=1, owners=2, signing=signing)
 
     def _state(self, owner: int) -> tuple[Merge, int] | None:
         partition = self._fleet.owners[owner]
@@ -111,6 +120,9 @@ def audited(
     named: Any = {
         "contributions_topic": "contributions",
         "release_state_topic": "state",
+        "signatures_topic": None
+        if published.owners[0].signing_key is None
+        else SIGNATURES,
     }
     configs = published.owners[0].configs
     named |= {"output_topics": [f"w.{config.name}" for config in configs]}
@@ -209,3 +221,23 @@ def test_a_key_that_was_not_handed_over_or_not_known_is_a_difference(
             changed += 1
         finished.topics[owner][offset] = before
     assert changed > 6
+
+
+def test_public_commitments_are_to_what_was_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who gets the key later holds the contributions against what was signed then."""
+    key = SigningKey(bytes(32))
+    found = fleet([STEADY], [FINE, WIDE], step=12, signing_key=key).finish()
+    signed = [
+        at for at, (_, one) in enumerate(found.published) if one.topic == SIGNATURES
+    ]
+    assert audited(found, monkeypatch).commitments == len(signed)
+    owner, record = found.published[signed[5]]
+    for name in ("contributions", "commitment"):
+        forged = msgspec.json.decode(record.value)
+        forged[name] = "0" * 64
+        other = replace(record, value=msgspec.json.encode(forged))
+        found.published[signed[5]] = owner, other
+        with pytest.raises(Difference, match="is not to what was counted"):
+            audited(found, monkeypatch)

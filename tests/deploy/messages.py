@@ -19,7 +19,7 @@ GUIDE = ROOT / "docs" / "operations.md"
 WORD = r"[^\W\d_]{2,}"
 
 #: Raised with a message for the operator; subclasses in the package count too.
-OURS = {"QuietcountError", "UsageError", "Difference", "_refused"}
+OURS = {"QuietcountError", "UsageError", "Difference", "NotAsSigned", "_refused"}
 #: A `ValueError` becomes a refused setting, except where only a mistake in the program can raise it: those are shown by kind and place.
 INTERNAL = {
     # Of schemas: they become the reason of a reject, or a refused setting that says it in other words.

@@ -7,6 +7,7 @@ from tests.pipeline.pipeline import Event, Partition, contribute, unk
 from workers.mechanisms.running.base import UnkBaseConfig
 from workers.pipeline.contributions import decode
 from workers.pipeline.growth.owners import Owners
+from workers.pipeline.signing_key import SigningKey
 from workers.pipeline.snapshots import Snapshot
 
 KEYS = [f"k{i}" for i in range(6)]
@@ -70,12 +71,17 @@ class Fleet:
 
 
 def fleet(
-    partitions: list[list[Event]], configs: Sequence[UnkBaseConfig], **of: Any
+    partitions: list[list[Event]],
+    configs: Sequence[UnkBaseConfig],
+    *,
+    signing_key: SigningKey | None = None,
+    **of: Any,
 ) -> Fleet:
     given: dict[str, Any] = {"owners": 2, "further_ms": 100, "grows": GROWS} | of
     topics = contribute(partitions, configs, **given)
     first = len(partitions) - len(given.get("joins", ()))
-    return Fleet(topics, given["owners"], configs=configs, sources=first)
+    own: dict[str, Any] = {"sources": first, "signing_key": signing_key}
+    return Fleet(topics, given["owners"], configs=configs, **own)
 
 
 def cut(found: Fleet, at_ms: int) -> None:

@@ -21,9 +21,12 @@ from workers.pipeline.growth.owners import Owners
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, ReleaseProgress
+from workers.pipeline.signing import Signing
+from workers.pipeline.signing_key import SigningKey
 from workers.pipeline.snapshots import Snapshot
 
 KEY = NoiseKey(bytes(range(32)))
+SIGNATURES = "w.signatures"
 
 
 def users_of(section: Section) -> list[str]:
@@ -191,6 +194,7 @@ class Partition:
     stream: str = "test"
     store: dict[bytes, bytes] = field(default_factory=dict)
     waiting_bytes_max: int = 1 << 20
+    signing_key: SigningKey | None = None
     #: What it has handed over: (owner partition, message).
     handed: list[tuple[int, bytes]] = field(default_factory=list)
 
@@ -208,12 +212,16 @@ class Partition:
             "stream": self.stream,
             "owner": (self.owner, self.owners),
         }
+        signing = None
+        if self.signing_key is not None:
+            signing = Signing(SIGNATURES, "w", self.owner, self.key, self.signing_key)
         self.merge = Merge(
             [histogram_of(config, key=self.key, **own) for config in self.configs],
             key=self.key,
             sources=self.sources,
             owners=self.owners,
             waiting_bytes_max=self.waiting_bytes_max,
+            signing=signing,
         )
         value = self.store.get(b"progress")
         if value is None:

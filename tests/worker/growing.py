@@ -23,9 +23,12 @@ import numpy as np
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
 
 from tests.broker import LASTING, broker
+from tests.client.signed import Copy, missed_changes, record_of
 from tests.worker.harness import Site, Worker, now_ms, sale, succeed, unk, until
 from workers.agents.progress import read_states
+from workers.commands.key import new_signing_key, rotate_signing_key
 from workers.kafka.placement import partitions_of
+from workers.pipeline.signing_key import read_signing_key
 
 LABELS = [f"item-{i}" for i in range(20)]
 KEYS = ("k0", "k1", "k2")
@@ -147,11 +150,15 @@ def growing(
     moves_keys = len(owners) > 1
     if moves_keys:
         given |= {"events": given.get("events", {}) | {"max_ahead": "1s"}}
+        given |= {"worker": {"signing_key_file": "old.key"}}
         histograms = [
             one | {"horizon": n} for one, n in zip(histograms, (12, 4), strict=True)
         ]
+        histograms.append(unk("parts", tick="3s", horizon=4, split=2))
     site = Site(bootstrap, directory, histograms, **given, owners=owners[0])
     runner = ["-c", SOON] if moves_keys else None
+    if moves_keys:
+        new_signing_key(directory / "old.key")
     workers = {name: site.worker(name, runner) for name in ("one", "two")}
     load = Load(site, rng, by_user=users)
     killed = 0
@@ -191,6 +198,14 @@ def growing(
                 moved_ms = times_of(directory, said)[-1]
                 time.sleep(max(0, moved_ms / 1000 - time.time() + 4))
                 site.wait_published(max(moved_ms, now_ms()))
+            if moves_keys:
+                site.verify("old.key")
+                ended = [worker.stop() for worker in workers.values()]
+                assert ended == [0, 0]
+                rotate_signing_key(directory / "old.key", directory / "new.key")
+                site.set("worker", signing_key_file="new.key")
+                workers |= {name: site.worker(name, runner) for name in workers}
+                site.wait_published(now_ms())
         assert site.producer.flush(60) == 0
         site.wait_published(load.last_ms + 2_000)
         ended = [worker.stop() for worker in workers.values()]
@@ -221,9 +236,34 @@ def growing(
     assert begun == [True] * owners[-1]
     assert len(site.reasons()) == len(load.sent) - expected.total()
     site.assert_clean()
+    if moves_keys:
+        check_signed(site)
     figures = {"events": len(load.sent), "kills": killed, "joined_s": joined_s}
     figures["rejected"] = len(load.sent) - expected.total()
     return figures | {"snapshots": len(site.snapshots())}
+
+
+def check_signed(site: Site) -> None:
+    """Verify the topics and exports of them, and that a thousand changes of the topics are found."""
+    site.verify("old.key")
+    for kind in ("csv", "parquet"):
+        output = site.directory / kind
+        chosen = ["--format", kind, "--histogram", "items", "--histogram", "wide"]
+        succeed("export", "-c", str(site.config), "--output", str(output), *chosen)
+        site.verify("old.key", str(output))
+    signing = [site.settings.signatures_topic or ""]
+    copy = Copy(
+        tuple(record_of(one) for topic in signing for one in site.read(topic)),
+        tuple(
+            (topic.removeprefix(f"{site.name}."), record_of(one))
+            for topic in site.settings.output_topics
+            for one in site.read(topic)
+        ),
+    )
+    old = read_signing_key(site.directory / "old.key")
+    new = read_signing_key(site.directory / "new.key")
+    copy.verify(old.public)
+    assert missed_changes(copy, old.public, new, 1_000) == []
 
 
 def spent(site: Site) -> object:

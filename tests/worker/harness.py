@@ -42,6 +42,7 @@ from workers.mechanisms.config.durations import parse_duration
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import decode
 from workers.pipeline.rejected import OWN
+from workers.pipeline.signing_key import read_signing_key
 from workers.settings.settings import Settings, load
 
 PATIENCE_S = 300.0
@@ -350,6 +351,11 @@ class Site:
         """Assert that audit finds nothing, and no page or tick is missing or repeated."""
         succeed("audit", "-c", str(self.config), *further)
         assert_contiguous(self.snapshots())
+
+    def verify(self, key: str, *copies: str) -> str:
+        """Assert that `verify` finds nothing, with the public key of a signing key's file."""
+        public = read_signing_key(self.directory / key).public
+        return succeed("verify", "-c", str(self.config), "--key", public, *copies)
 
     def await_audit(self) -> None:
         """Assert that audit finds nothing, once no transaction without an owner hides records.

@@ -332,6 +332,8 @@ class ReleaseShard(Shard):
         for snapshot in released.snapshots:
             sizes.setdefault(snapshot.topic, []).append(len(snapshot.value))
         for topic, of_topic in sizes.items():
+            if topic not in self._name_of:  # signatures
+                continue
             name = self._name_of[topic]
             self.metrics.snapshots.labels(name).inc(len(of_topic))
             if self.metrics.begins_to_publish(name):

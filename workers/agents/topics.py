@@ -39,6 +39,7 @@ from workers.settings.settings import (
     Settings,
     budget_topic,
     rekey_topics,
+    signatures_topic,
     split_complaints,
     stage_topics,
 )
@@ -129,7 +130,9 @@ def inspect_topics(
     """
     events, unread = events_topics(settings, connection)
     outputs = settings.output_topics
-    own = (*settings.internal_topics, settings.budget_topic, *outputs)
+    signatures = settings.signatures_topic
+    own = [*settings.internal_topics, settings.budget_topic, *outputs]
+    own += [] if signatures is None else [signatures]
     existing = describe(connection, [*events, *own])
     worker = settings.worker
     rekey = settings.privacy.rekey
@@ -142,6 +145,7 @@ def inspect_topics(
         existing,
         rekey=rekey,
         user_partitions=worker.user_partitions,
+        signatures=signatures,
     )
     planned = {topic.name: topic.partitions for topic in plan}
     embedded = connection.embedded is not None
@@ -316,7 +320,11 @@ def matching(settings: Settings, existing: Collection[str]) -> list[str]:
         # Another worker's: it has a worker's ending, and all internal topics of that name exist.
         worker = name.rpartition(".")[0]
         internal = stage_topics(worker)
-        further = (budget_topic(worker), *rekey_topics(worker))
+        further = (
+            budget_topic(worker),
+            signatures_topic(worker),
+            *rekey_topics(worker),
+        )
         if name in (*internal, *further) and all(
             topic in existing for topic in internal
         ):

@@ -69,6 +69,8 @@ from workers.pipeline.growth.epochs import epochs_of_users, next_epoch
 from workers.pipeline.growth.sources import Place, Sources, SourceTopic
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
+from workers.pipeline.signing import Signing
+from workers.pipeline.signing_key import SigningKey, read_signing_key
 from workers.privacy.ceiling import Ceiling, check_ceiling
 from workers.privacy.total import warnings_of
 from workers.runtime.errors import KafkaAway, SettingsError
@@ -100,12 +102,14 @@ class Factory:
         data_dir: Path | None,
         metrics: Metrics | None = None,
         traces: Traces | None = None,
+        signing_key: SigningKey | None = None,
     ) -> None:
         self.settings = settings
         self.connection = connection
         self.topics = topics
         self._traces = traces
         self._key = key
+        self._signing_key = signing_key
         self._data_dir = data_dir
         self.sources = topics.sources
         self.metrics = Metrics() if metrics is None else metrics
@@ -240,6 +244,11 @@ class Factory:
             owner=partition,
             owners=owners_at_first,
         )
+        signatures = self.settings.signatures_topic
+        signing = None
+        if self._signing_key is not None and signatures is not None:
+            name = self.settings.worker.name
+            signing = Signing(signatures, name, partition, self._key, self._signing_key)
         return Merge(
             built,
             key=self._key,
@@ -247,6 +256,7 @@ class Factory:
             owners=owners_at_first,
             directory=self._data_dir,
             gil_lock=self._gil_lock,
+            signing=signing,
         )
 
     def _assignment(self, stage: str, partition: int, state: str) -> Assignment:
@@ -311,6 +321,8 @@ def run(
     connection = connection_of(settings, embedded)
     faust_credentials(connection)  # Kafka coming back would not fix these errors
     key = load_key(settings, connection)
+    signing = settings.worker.signing_key_file
+    signing_key = None if signing is None else read_signing_key(signing)
     _make_data_dir(settings.worker.data_dir, setting)
     metrics = Metrics()
     filter_outage_logs()
@@ -325,7 +337,14 @@ def run(
     ):
         while True:
             factory = _prepared(
-                settings, connection, key, metrics, traces, operator, is_first=is_first
+                settings,
+                connection,
+                key,
+                signing_key,
+                metrics,
+                traces,
+                operator,
+                is_first=is_first,
             )
             is_first = False
             # How many there are is in the state now, and may grow while this worker runs.
@@ -357,6 +376,7 @@ def _prepared(
     settings: Settings,
     connection: Connection,
     key: NoiseKey,
+    signing_key: SigningKey | None,
     metrics: Metrics,
     traces: Traces | None,
     operator: OperatorPort,
@@ -371,7 +391,14 @@ def _prepared(
             topics = _topics(settings, connection, metrics, operator, confirm_s)
             copies = None if topics.embedded else settings.worker.data_dir
             factory = Factory(
-                settings, connection, topics, key, copies, metrics, traces
+                settings,
+                connection,
+                topics,
+                key,
+                copies,
+                metrics,
+                traces,
+                signing_key,
             )
             _log_sources(topics)
             if is_first:

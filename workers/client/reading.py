@@ -23,6 +23,7 @@ from workers.client.messages import (
     SeenSnapshot,
     Stream,
 )
+from workers.kafka.clients import Connection
 from workers.kafka.reading import (
     EVENTS,
     FetchedChunk,
@@ -403,6 +404,13 @@ class Topics:
             assembly.take_lost()
 
 
+def no_such_topic(connection: Connection, topic: str) -> SettingsError:
+    return SettingsError(
+        f"no such topic on {connection.bootstrap}: {topic}; "
+        "`quietcount topics --create` makes it, or this principal may not see it"
+    )
+
+
 @contextmanager
 def open_topics(
     settings: ReaderSettings, histograms: Collection[str] = ()
@@ -418,9 +426,6 @@ def open_topics(
     existing = describe(settings.connection, histogram_of)
     for topic in histogram_of:
         if topic not in existing:
-            raise SettingsError(
-                f"no such topic on {settings.connection.bootstrap}: {topic}; "
-                "`quietcount topics --create` makes it, or this principal may not see it"
-            )
+            raise no_such_topic(settings.connection, topic)
     with reader(settings.connection) as consumer:
         yield Topics(consumer, existing, histogram_of)

@@ -158,14 +158,14 @@ def copied(
     columns = "*"
     options = "format parquet, compression zstd"
     if format == "csv":
-        columns = ", ".join(_as_text(name) for name in schema)
+        columns = ", ".join(as_text(name) for name in schema)
         options = f"format csv, header {header}"
         options += ", compression gzip" if compressed else ", compression none"
     name = str(path).replace("'", "''")
     return f"copy (select {columns} from ({rows})) to '{name}' ({options})"
 
 
-def _as_text(name: str) -> str:
+def as_text(name: str) -> str:
     """Return the SQL that makes text of a time or a list, for CSV; of others the bare column."""
     if name in _TIMES:
         utc = f"{name} at time zone 'UTC'"

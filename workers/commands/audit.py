@@ -6,7 +6,8 @@ It needs the operator's key and access to exact data.
 
 An owner partition holds a share of the stream keys, in one partition of the contributions topic.
 When the topic grew, owners "handed over" stream keys to new ones (`pipeline.growth.owners`): what
-they sent is recomputed too. The release state says which ticks an owner has published. A series is
+they sent is recomputed too. So are the commitments in signed ticks (`pipeline.signatures`). The
+release state says which ticks an owner has published. A series is
 what one output topic gets: a window, or the counts since an epoch began.
 
 Where old contributions were deleted (`agents.keeping`), it begins with the state in an owner's
@@ -17,7 +18,7 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,15 +37,18 @@ from workers.commands.compiling import ensure_compiled
 from workers.kafka.reading import await_commits, bounds_of, read_partition, reader
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.contributions import decode
+from workers.pipeline.contributions import Section, decode
 from workers.pipeline.factory import histograms, mechanisms
 from workers.pipeline.growth.owners import HandedOver, owner_of
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.merge import Merge, Pairs, ReleaseProgress
+from workers.pipeline.signatures import decode as decode_signature
+from workers.pipeline.signing import Chain, Commitments, Signing
 from workers.pipeline.snapshots import Snapshot
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import ProgressLine
+from workers.runtime.sizes import Change
 from workers.settings.files import read_key
 from workers.settings.settings import Settings
 from workers.settings.times import when
@@ -56,6 +60,12 @@ _WINDOWS = re.compile(rb',"windows":\[[^\]]*\]')
 
 class Difference(Exception):
     """What was published is not what the contributions give; the message says where."""
+
+
+# Histogram, generation, owner partition and global tick.
+Tick = tuple[str, int, int, int]
+#: To key and settings, and to contributions, as hexadecimal digits.
+Committed = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -97,6 +107,41 @@ class RecomputedHistogram(Histogram):
         self._declared = {k: at for k, at in since.items() if at >= begin}
 
 
+class Recommitted(Signing):
+    """Makes the commitments in signatures again, which takes the noise key; signs nothing."""
+
+    def __init__(
+        self, noise: NoiseKey, owner: int, made: dict[Tick, Committed]
+    ) -> None:
+        """`made` gets the commitments of every tick."""
+        self._owner = owner
+        self._made = made
+        self._commitments = Commitments(noise, owner)
+
+    def sign(
+        self,
+        histogram: Histogram,
+        tick: int,
+        snapshots: Sequence[Snapshot],
+        sections: Sequence[Section],
+    ) -> Iterator[Snapshot]:
+        settings = self._commitments.to_settings(histogram)
+        counted = self._commitments.to_contributions(histogram, tick, sections)
+        self._made[histogram.name, histogram.life.generation, self._owner, tick] = (
+            settings.hex(),
+            counted.hex(),
+        )
+        yield from ()
+
+    def restore(
+        self, chains: Mapping[str, Chain], histograms: Iterable[Histogram]
+    ) -> None:
+        """Continue nothing."""
+
+    def changes(self) -> list[Change]:
+        return []
+
+
 class Auditor:
     """Comparison of a worker's published snapshots with those that its contributions give."""
 
@@ -126,6 +171,8 @@ class Auditor:
             one.name: Tally() for config in settings.histograms for one in config.series
         }
         self.messages = self.others = self.other_windows = self.older = 0
+        self._committed: dict[Tick, Committed] = {}
+        self.commitments = 0
 
     @property
     def begin_ms(self) -> int | None:
@@ -152,6 +199,35 @@ class Auditor:
                 self._recompute(owner, *state)
         if self._published.total():
             self._explain_rest()
+        if self._settings.signatures_topic is not None:
+            self._match_commitments(self._settings.signatures_topic)
+
+    def _match_commitments(self, topic: str) -> None:
+        """Compare what was committed to in public with what the key and contributions give.
+
+        Whether signatures are genuine and complete is for `quietcount verify` to say.
+        """
+        for message in self._messages(topic):
+            record = decode_signature(message.value() or b"")
+            place = f"{topic}[{message.partition()}] offset {message.offset()}"
+            if record is None:
+                raise Difference(f"{place}: not a record of a signed tick")
+            tick = record.histogram, record.generation, record.owner, record.tick
+            made = self._committed.get(tick)
+            if made is None:  # of an ended generation, or outside what was computed
+                continue
+            for what, own, published in zip(
+                ("key and settings", "contributions"),
+                made,
+                (record.commitment, record.contributions),
+                strict=True,
+            ):
+                if own != published:
+                    raise Difference(
+                        f"{place}: histogram {record.histogram!r}, the tick that ends at {when(record.end)}: the signed "
+                        f"commitment to its {what} is not to what was counted"
+                    )
+            self.commitments += 1
 
     def _read_published(self) -> None:
         """Keep a digest of every published snapshot: what is recomputed removes its own."""
@@ -337,11 +413,15 @@ class Auditor:
             owner=owner,
             owners=self._owners.first,
         )
+        signing = None
+        if settings.signatures_topic is not None:
+            signing = Recommitted(self._key, owner, self._committed)
         return Merge(
             fresh,
             key=self._key,
             sources=self._topics.sources.first_count,
             owners=self._owners.first,
+            signing=signing,
         )
 
     def _recompute(self, owner: int, known: Merge, position: int) -> None:
@@ -562,6 +642,10 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
     if auditor.others:
         print(
             f"audit: {auditor.others:,} snapshots of earlier generations or settings, not recomputed"
+        )
+    if auditor.commitments:
+        print(
+            f"audit: {auditor.commitments:,} signed commitments to key, settings and contributions, equal"
         )
     print(f"audit: {auditor.messages:,} contributions, no gap and none twice: clean")
     return 0

@@ -310,3 +310,28 @@ class Explain(Options):
 
 class KeyFile(Options):
     file: Path = argument()
+
+
+class KeyRotation(Options):
+    old: Path = argument()
+    new: Path = argument()
+
+
+class Verify(Options):
+    copies: tuple[Path, ...] = argument(nargs=-1, metavar="[COPY]...")
+    config: Path | None = option(
+        "The settings file: reads the topics that it names.", "FILE", "-c", "--config"
+    )
+    keys: tuple[str, ...] = option(
+        "The public key of the worker, as `quietcount key public` prints it; repeatable.",
+        "KEY",
+        "--key",
+        required=True,
+    )
+    signatures: Path | None = option(
+        "Signatures in a file, a line each, in place of the topic.", "FILE"
+    )
+    save: Path | None = option("Write the signatures to a new FILE.", "FILE")
+    compare: Path | None = option(
+        "Another reader's signatures: say whether both were shown the same.", "FILE"
+    )

@@ -67,6 +67,8 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
         topic for topic in topics.missing(plan, existing) if topic.name not in created
     ]
     public = {*settings.output_topics, settings.budget_topic}
+    if settings.signatures_topic is not None:
+        public.add(settings.signatures_topic)
     _print(plan, existing, created, may_be_public=public)
     wrong = topics.find_problems(plan, existing)
     for name in cluster.unread:

@@ -10,6 +10,7 @@ topic                        partitions        cleanup   retention   contents
 <name>.rejects               as all events     delete    default     dead letters
 <name>.<histogram>           owners            delete    infinite    snapshots, with ticks' times
 <name>.budget                1                 compact   -           for readers: what is left
+<name>.signatures            owners            delete    infinite    with a signing key: its records
 
 (1) With rekey: as <name>.by-user, which stage 1 then reads. Its partition count never changes: it
 determines each user's partition. Every transaction that writes it ends with records of that day in
@@ -83,6 +84,7 @@ EVENTS = "events"
 BY_USER = "events, keyed by user"
 CONTRIBUTIONS = "contributions"
 SNAPSHOTS = "snapshots"
+SIGNATURES = "signatures"
 REJECTS = "dead letters"
 REKEY_STATE = "state of rekeying"
 CONTRIBUTE_STATE = "state of stage 1"
@@ -96,10 +98,11 @@ _LOST_BY_COMPACTION = MappingProxyType(
         CONTRIBUTIONS: "records would vanish",
         REJECTS: "it takes no record without a key, so one reject would stop every worker",
         SNAPSHOTS: "all but the last snapshot of a stream key would vanish",
+        SIGNATURES: "all but the last signature of a histogram would vanish",
     }
 )
 #: Topics that the worker never reads.
-_ONLY_WRITTEN = (REJECTS, SNAPSHOTS, BUDGET)
+_ONLY_WRITTEN = (REJECTS, SNAPSHOTS, BUDGET, SIGNATURES)
 BY_USER_RETENTION_MS = 7 * 86_400_000
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
@@ -164,6 +167,7 @@ def plan_topics(
     *,
     rekey: bool = False,
     user_partitions: int | None = None,
+    signatures: str | None = None,
 ) -> list[Topic]:
     """Return every topic the worker needs, in the order of the module's table.
 
@@ -212,6 +216,11 @@ def plan_topics(
             for topic in histogram_topics
         ),
         Topic(budget_topic(name), 1, "compact", None, BUDGET),
+        *(
+            Topic(topic, owners, "delete", INFINITE, SIGNATURES)
+            for topic in (signatures,)
+            if topic is not None
+        ),
     ]
 
 

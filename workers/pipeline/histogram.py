@@ -247,6 +247,11 @@ class Histogram:
         return self._state.ledger
 
     @property
+    def owners(self) -> int:
+        """How many owner partitions there are in the tick that was released last."""
+        return self._owners
+
+    @property
     def next(self) -> int | None:
         """Global tick to release next; None before the first event."""
         return self.life.next

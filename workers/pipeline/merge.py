@@ -26,6 +26,12 @@ from workers.pipeline.contributions import OWNER, Message, Section, decode
 from workers.pipeline.growth.owners import Grown, HandedOver, HandOvers, Owners
 from workers.pipeline.growth.sources import refuse_other_count
 from workers.pipeline.histogram import Histogram, HistogramProgress, removal_refusals
+from workers.pipeline.signing import (
+    CHAINS,
+    Signing,
+    refuse_unsigned,
+    stored_chains,
+)
 from workers.pipeline.snapshots import Snapshot
 from workers.pipeline.waiting import WAITING_BYTES_MAX, WaitingSections
 from workers.pipeline.watermark import least_of
@@ -103,10 +109,12 @@ class Merge:
         directory: Path | None = None,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         gil_lock: GilLock | None = None,
+        signing: Signing | None = None,
     ) -> None:
         """`sources` and `owners` are how many there were at first; messages tell of later ones.
 
-        `directory` is as in `WaitingSections`; the worker's shards share `gil_lock`.
+        `directory` is as in `WaitingSections`; the worker's shards share `gil_lock`. Without
+        `signing` nothing is signed.
         """
         self.histograms = histograms
         self.key = key
@@ -132,6 +140,7 @@ class Merge:
         #: Whether an epoch is charged before its first tick: only under a ceiling.
         self.reserving = False
         self.gil_lock = gil_lock or GilLock()
+        self._signing = signing
 
     def receive(self, value: bytes, offset: int) -> None:
         """Decode a message, and keep its sections."""
@@ -359,19 +368,24 @@ class Merge:
         `sections` are what waited for the tick, without sums.
         """
         counts = [section.contributions() for section in sections]
+        of_sums = {
+            sum_lane: self.waiting.get(sum_lane, tick) for sum_lane in _sum_lanes(users)
+        }
         sums: dict[Lane, list[Contributions]] = {
-            sum_lane: [
-                section.contributions(of_sums=True)
-                for section in self.waiting.get(sum_lane, tick)
-            ]
-            for sum_lane in _sum_lanes(users)
+            sum_lane: [section.contributions(of_sums=True) for section in found]
+            for sum_lane, found in of_sums.items()
         }
         snapshots: list[Snapshot] = []
         for histogram in users:
-            of_sums = [] if histogram.sum_lane is None else sums[histogram.sum_lane]
-            snapshots += histogram.step([*counts, *of_sums])
-        for counted_lane in (lane, *sums):
-            self.waiting.drop(counted_lane, tick)
+            sum_lane = histogram.sum_lane
+            own_sums = [] if sum_lane is None else sums[sum_lane]
+            published = list(histogram.step([*counts, *own_sums]))
+            snapshots += published
+            if self._signing is not None:
+                counted = [*sections, *([] if sum_lane is None else of_sums[sum_lane])]
+                snapshots += self._signing.sign(histogram, tick, published, counted)
+        for released in (lane, *of_sums):
+            self.waiting.drop(released, tick)
         return snapshots
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
@@ -467,6 +481,8 @@ class Merge:
         with self.gil_lock.for_rows(sum(map(self._rows, self._lanes))):
             for histogram in self.histograms:
                 changes += histogram.changes()
+        if self._signing is not None:
+            changes += self._signing.changes()
         return changes
 
     def progress(self) -> ReleaseProgress:
@@ -529,6 +545,11 @@ class Merge:
         Ended generations may have published up to `begin_ms` (None: the stored watermarks).
         """
         self.check(progress)
+        chains = stored_chains(items(CHAINS))
+        if self._signing is None:
+            refuse_unsigned(chains, self.histograms)
+        else:
+            self._signing.restore(chains, self.histograms)
         self.watermarks = progress.watermarks
         self._firsts = progress.firsts
         self._sequences = progress.sequences

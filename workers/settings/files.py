@@ -139,12 +139,25 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def read_key(path: str | Path) -> bytes:
     """Return the root key: 32 bytes from a regular file that only its owner may read."""
+    key = read_private(path, KEY_BYTES, "quietcount key new")
+    if len(key) != KEY_BYTES:
+        raise SettingsError(
+            f"{path}: {len(key):,} bytes: a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
+        )
+    return key
+
+
+def read_private(path: str | Path, most: int, made_by: str) -> bytes:
+    """Return up to `most` + 1 bytes of a key file that only its owner may read.
+
+    `made_by` is the command that makes such a file.
+    """
     try:
         # Non-blocking: opening a named pipe would otherwise wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise SettingsError(
-            f"{path}: no such key file; `quietcount key new {path}` makes one"
+            f"{path}: no such key file; `{made_by} {path}` makes one"
         ) from None
     except OSError as error:
         raise SettingsError(
@@ -154,20 +167,15 @@ def read_key(path: str | Path) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise SettingsError(
-                f"{path}: not a regular file; `quietcount key new FILE` makes a key file"
+                f"{path}: not a regular file; `{made_by} FILE` makes a key file"
             )
         if status.st_mode & 0o077:
             raise SettingsError(
                 f"{path}: mode {stat.S_IMODE(status.st_mode):04o} lets others read the key: run `chmod 600 {path}`"
             )
-        key = os.read(descriptor, KEY_BYTES + 1)
+        return os.read(descriptor, most + 1)
     finally:
         os.close(descriptor)
-    if len(key) != KEY_BYTES:
-        raise SettingsError(
-            f"{path}: {status.st_size:,} bytes: a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
-        )
-    return key
 
 
 def read_domain(path: Path) -> list[str]:

@@ -152,6 +152,7 @@ _USER_PARTITIONS = _PARTITIONS + "as many as the events topics have together"
 _KEEP_CONTRIBUTIONS = (
     "a duration from 1s to 36500d; if left out, they are kept for ever"
 )
+_SIGNING_KEY_FILE = "a file name in quotes; if left out, nothing is signed"
 _PORT = "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
 _MAX_BEHIND = (
     "; if left out, the longest epoch or window of the histograms, at least 7d"
@@ -193,6 +194,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     name: Annotated[str, _NAME]
     data_dir: Annotated[Path, _allowed("a directory name in quotes")]
     key_file: Annotated[Path, _allowed(_KEY_FILE)]
+    signing_key_file: Annotated[Path | None, _allowed(_SIGNING_KEY_FILE)] = None
     commit_interval_ms: Annotated[Duration, _duration(10, 600_000)] = 5_000
     owner_partitions: Annotated[_Partitions | None, _allowed(_OWNER_PARTITIONS)] = None
     user_partitions: Annotated[_Partitions | None, _allowed(_USER_PARTITIONS)] = None
@@ -506,6 +508,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return budget_topic(self.worker.name)
 
     @property
+    def signatures_topic(self) -> str | None:
+        """The public topic of signed ticks; None if nothing is signed."""
+        signs = self.worker.signing_key_file is not None
+        return signatures_topic(self.worker.name) if signs else None
+
+    @property
     def by_user_topic(self) -> str:
         return rekey_topics(self.worker.name)[0]
 
@@ -628,6 +636,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for topic in self.internal_topics:
             yield topic, f"the worker's {topic}"
         yield self.budget_topic, f"the worker's {self.budget_topic}"
+        if self.signatures_topic is not None:
+            yield self.signatures_topic, f"the worker's {self.signatures_topic}"
         for topic in self.events.topics.names:
             yield topic, "events.topic"
         for histogram in self.histograms:
@@ -705,6 +715,11 @@ def stage_topics(worker: str) -> StageTopics:
 def budget_topic(worker: str) -> str:
     """Return the topic that tells readers of the budget, beside the histogram topics."""
     return f"{worker}.budget"
+
+
+def signatures_topic(worker: str) -> str:
+    """Return the topic of signed ticks, beside the histogram topics."""
+    return f"{worker}.signatures"
 
 
 def rekey_topics(worker: str) -> tuple[str, str]:
@@ -830,8 +845,14 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         )
     data_dir = base / worker.data_dir
     key_file = base / worker.key_file
+    signing = worker.signing_key_file
     return Settings(
-        worker=msgspec.structs.replace(worker, data_dir=data_dir, key_file=key_file),
+        worker=msgspec.structs.replace(
+            worker,
+            data_dir=data_dir,
+            key_file=key_file,
+            signing_key_file=None if signing is None else base / signing,
+        ),
         kafka=kafka,
         events=events,
         privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),

@@ -71,6 +71,18 @@ class NoiseKey(Frozen):
             key=self.__root, person=b"qc-fingerprint", digest_size=16
         ).digest()
 
+    def commitment(self, description: bytes) -> bytes:
+        """Return 32 bytes that commit to the key and a description, and reveal neither."""
+        return hashlib.blake2b(
+            description, key=self.__root, person=b"qc-commitment", digest_size=32
+        ).digest()
+
+    def salts(self, context: bytes) -> bytes:
+        """Return 32 secret bytes from which the salts of one commitment are derived."""
+        return hashlib.blake2b(
+            context, key=self.__root, person=b"qc-salts", digest_size=32
+        ).digest()
+
     def tags(self, stream_key: str, labels: Sequence[bytes]) -> Tags:
         """Return the 128-bit tags of a stream key's items (UTF-8 labels), C-contiguous."""
         keyed = hashlib.blake2b(

@@ -1,0 +1,61 @@
+"""A snapshot's JSON, as the worker wrote it, from its rows of `TICKS` and `ITEMS`.
+
+The tables have all that a snapshot says (decision 43), and JSON has one form: the worker's order of
+fields, and the shortest digits of a double. So what was signed of a message can be checked in a
+copy that has only rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+# Fields of a snapshot's head and end, where column and field have one name.
+_HEAD = ("histogram", "key", "epoch", "tick", "start", "end")
+_PROMISE = ("unit", "rho", "epsilon", "delta")
+_RANGE = ("from", "to", "step", "sd")
+
+#: Label, count, and sum, mean, its low and high end, each of which may be None.
+ItemRow = tuple[str, int, float | None, float | None, float | None, float | None]
+
+
+def one_page(tick: Mapping[str, Any], items: Sequence[ItemRow]) -> bytes:
+    """Return a snapshot's JSON as one page.
+
+    `tick` is its row of `TICKS`, with lists as such; `items` are its rows of `ITEMS`.
+    """
+    fields: dict[str, Any] = {name: tick[name] for name in _HEAD}
+    if tick["window_ms"] is not None:
+        fields["window"] = {"ms": tick["window_ms"], "from": tick["window_from"]}
+    rest = {} if tick["rest"] is None else orjson.loads(tick["rest"])
+    purpose = {name: rest.pop(name) for name in ("for",) if name in rest}
+    fields |= rest
+    if tick["shown"] is not None:
+        ordered = sorted(items, key=lambda row: (-row[1], row[0]))
+        fields["items"] = [row[:2] for row in ordered]
+        if tick["sum_from"] is not None:
+            fields["sums"] = [row[2:] for row in ordered]
+            fields["sum"] = {name: tick[f"sum_{name}"] for name in _RANGE}
+    if tick["edges"]:
+        fields["edges"] = tick["edges"]
+    fields |= purpose
+    if tick["all_items"] is not None:
+        fields["all_items"] = {
+            "count": tick["all_items"],
+            "sd": tick["all_items_sd"],
+        }
+    if tick["quantiles"]:
+        fields["quantiles"] = tick["quantiles"]
+    fields["sd"] = tick["sd"]
+    fields["threshold"] = tick["threshold"]
+    if tick["windows"]:
+        fields["windows"] = [
+            {name: value for name, value in window.items() if value is not None}
+            for window in tick["windows"]
+        ]
+    fields["guarantee"] = {name: tick[name] for name in _PROMISE}
+    fields["mechanism"] = tick["mechanism"]
+    fields["id"] = tick["id"]
+    if tick["previous_id"] is not None:
+        fields["previous_id"] = tick["previous_id"]
+    return orjson.dumps({**fields, "page": 1, "pages": 1})

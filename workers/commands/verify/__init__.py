@@ -1,0 +1,1 @@
+"""Check copies of the snapshots against the signed ticks (`quietcount verify`)."""

@@ -1,0 +1,93 @@
+"""Snapshots as records, of a topic or of a file with one a line, checked one after the other."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import orjson
+
+from workers.client.messages import InvalidSnapshot, decode
+from workers.client.verifying import NotAsSigned, SignedHistory, name_of
+from workers.pipeline.signatures import one_page
+
+
+@dataclass(slots=True)
+class Checked:
+    """What was found as signed in one series; times are ends of ticks, ms."""
+
+    snapshots: int = 0
+    #: From before the first signature, about which nothing is said.
+    early: int = 0
+    #: The first and the last tick, by stream key.
+    ends: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, key: str, end: int, *, is_signed: bool) -> None:
+        if not is_signed:
+            self.early += 1
+            return
+        self.snapshots += 1
+        first, last = self.ends.get(key, (end, end))
+        self.ends[key] = min(first, end), max(last, end)
+
+
+class Records:
+    """The records of snapshots, in the order in which they were published."""
+
+    def __init__(self, history: SignedHistory) -> None:
+        self._history = history
+        self.checked: dict[str, Checked] = defaultdict(Checked)
+        # By series, stream key and part: the pages of a snapshot so far.
+        self._pages: dict[tuple[str, str, int], list[bytes]] = {}
+        # The last one of each owner, by series and by the log that it was read from.
+        self._last: dict[object, int] = {}
+
+    def take(
+        self,
+        series: str,
+        value: bytes,
+        where: str,
+        log: object = None,
+        key: bytes | None = None,
+        time_ms: int | None = None,
+    ) -> None:
+        """Check a record; `key` and `time_ms` are the record's own, where it has them.
+
+        `log` is what it was read from, in the order in which it was published.
+        """
+        try:
+            frame = decode(series, value)
+        except InvalidSnapshot as error:
+            raise NotAsSigned(f"{where}: {error}") from None
+        place = series, frame.key, frame.end
+        if key is not None and key != frame.key.encode():
+            raise NotAsSigned(f"{where}: {name_of(place)}: its record has another key")
+        if time_ms is not None and time_ms != frame.end:
+            raise NotAsSigned(f"{where}: {name_of(place)}: its record has another time")
+        part = series, frame.key, frame.part
+        pages = self._pages.setdefault(part, [])
+        if frame.page != len(pages) + 1:
+            raise NotAsSigned(
+                f"{where}: {name_of(place)}: page {frame.page} where {len(pages) + 1} follows"
+            )
+        # Only whole snapshots are signed: another spelling of a page would not change them.
+        if frame.pages > 1 and orjson.dumps(orjson.loads(value)) != value:
+            raise NotAsSigned(
+                f"{where}: {name_of(place)}: not spelled as a worker does"
+            )
+        pages.append(value)
+        if frame.page < frame.pages:
+            return
+        del self._pages[part]
+        signed = self._history.match(place, one_page(pages), where)
+        if signed is not None:
+            written = series, signed.chain, log
+            if signed.number <= self._last.get(written, 0):
+                raise NotAsSigned(f"{where}: {name_of(place)}: out of order")
+            self._last[written] = signed.number
+        self.checked[series].add(frame.key, frame.end, is_signed=signed is not None)
+
+    def finish(self) -> None:
+        """Check that no snapshot lacks pages."""
+        for (series, key, part), pages in sorted(self._pages.items()):
+            raise NotAsSigned(
+                f"histogram {series!r}, key {key!r}, part {part}: the last snapshot has only {len(pages)} of its pages"
+            )

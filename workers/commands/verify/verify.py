@@ -1,0 +1,165 @@
+"""`quietcount verify`: that a copy of the snapshots is what was signed; needs no secret.
+
+A copy is the topics themselves, snapshots as JSON lines, or tables: an export, files of the page.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+
+from workers.client.config import load_reader_settings
+from workers.client.verifying import NotAsSigned, SignedHistory
+from workers.commands.options import Verify
+from workers.commands.verify.records import Checked, Records
+from workers.commands.verify.tables import TableCopy
+from workers.commands.verify.topics import SignedTopics
+from workers.runtime.errors import SettingsError
+from workers.runtime.printing import ProgressLine, plural, printable
+from workers.settings.files import LIST_BYTES_MAX, read_file
+from workers.settings.times import when
+
+EXIT_FAULT = 1
+_KEY = re.compile(r"[0-9a-f]{64}")
+_LINES = (".jsonl", ".json")
+
+
+def verify_copies(chosen: Verify) -> int:
+    """Verify, print what was found, and return 0, or 1 after the first fault."""
+    for key in chosen.keys:
+        if not _KEY.fullmatch(key):
+            raise SettingsError(
+                f"--key {printable(key)}: 64 digits in 0-9 and a-f, as `quietcount key public` prints them"
+            )
+    history = SignedHistory(chosen.keys)
+    try:
+        with ProgressLine() as progress:
+            checked = _verify(chosen, history, progress)
+    except NotAsSigned as fault:
+        print(f"verify: fault: {fault}")
+        return EXIT_FAULT
+    for name, of_series in sorted(checked.items()):
+        _say(name, of_series)
+    print(f"verify: {plural(history.records, 'signature')}, no gap and no fork: clean")
+    return 0
+
+
+def _verify(
+    chosen: Verify, history: SignedHistory, progress: ProgressLine
+) -> Mapping[str, Checked]:
+    """Read the signatures, then the copy; return what was found, by series."""
+    lines: list[bytes] = []
+    checked: Mapping[str, Checked] = {}
+    if chosen.signatures is not None:
+        _read_signatures(chosen.signatures, history)
+    else:
+        assert chosen.config is not None, "the command line asks for one of them"
+        topics = SignedTopics(load_reader_settings(chosen.config), progress)
+        if chosen.copies:
+            topics.read_signatures(history, lines)
+        else:
+            checked = topics.verify(history, lines).checked
+    if chosen.compare is not None:
+        other = SignedHistory(chosen.keys)
+        _read_signatures(chosen.compare, other)
+        mine = "the topic" if chosen.signatures is None else str(chosen.signatures)
+        history.compare(other, mine, str(chosen.compare))
+    if chosen.save is not None:
+        _save(chosen.save, lines)
+    if chosen.copies:
+        checked = _verify_files(chosen.copies, history)
+    return checked
+
+
+def _read_signatures(path: Path, history: SignedHistory) -> None:
+    """Take the records in a file, one a line."""
+    for number, line in enumerate(read_file(path, LIST_BYTES_MAX).splitlines(), 1):
+        history.add(line, f"{path}:{number}")
+    history.finish()
+
+
+def _save(path: Path, lines: list[bytes]) -> None:
+    try:
+        with path.open("xb") as file:
+            file.writelines(line + b"\n" for line in lines)
+    except OSError as error:
+        raise SettingsError(
+            f"--save {path}: {error.strerror}; give the name of a new file"
+        ) from error
+
+
+def _verify_files(
+    paths: tuple[Path, ...], history: SignedHistory
+) -> Mapping[str, Checked]:
+    """Check files: all of JSON lines, or all of tables."""
+    of_lines = [path for path in paths if path.suffix in _LINES]
+    if len(of_lines) < len(paths):
+        if of_lines:
+            raise SettingsError(
+                f"{of_lines[0]}: JSON lines, beside tables: verify one after the other"
+            )
+        copy = TableCopy(paths)
+        checked = copy.verify(history)
+        is_whole = copy.is_whole
+    else:
+        records = Records(history)
+        for path in of_lines:
+            content = read_file(path, LIST_BYTES_MAX)
+            for number, line in enumerate(content.splitlines(), 1):
+                where = f"{path}:{number}"
+                records.take(_series_of(line, where), line, where)
+        records.finish()
+        checked = records.checked
+        is_whole = False
+    _require(history, checked, is_whole=is_whole)
+    return checked
+
+
+def _series_of(line: bytes, where: str) -> str:
+    try:
+        return str(orjson.loads(line)["histogram"])
+    except (ValueError, KeyError, TypeError):
+        raise NotAsSigned(f"{where}: not a snapshot") from None
+
+
+def _require(
+    history: SignedHistory, checked: Mapping[str, Checked], *, is_whole: bool
+) -> None:
+    """Raise `NotAsSigned` if a file lacks a snapshot between the first and the last that it has.
+
+    If it `is_whole`, that is between those of all stream keys of a series, else of each one.
+    """
+    spans: dict[tuple[str, str], tuple[int, int]] = {}
+    wide: dict[str, tuple[int, int]] = {}
+    for series, found in checked.items():
+        for key, (first, last) in found.ends.items():
+            spans[series, key] = first, last
+            begin, end = wide.get(series, (first, last))
+            wide[series] = min(begin, first), max(end, last)
+
+    def required(place: tuple[str, str, int]) -> bool:
+        series, key, end = place
+        nothing = (0, -1)
+        span = (
+            wide.get(series, nothing) if is_whole else spans.get((series, key), nothing)
+        )
+        return span[0] <= end <= span[1]
+
+    history.missing(filter(required, history.signed))
+
+
+def _say(name: str, found: Checked) -> None:
+    """Print what was found in one series."""
+    if found.ends:
+        first = min(first for first, _ in found.ends.values())
+        last = max(last for _, last in found.ends.values())
+        print(
+            f"verify: {printable(name)}: {plural(found.snapshots, 'snapshot')} of {plural(len(found.ends), 'stream key')}, "
+            f"of ticks that ended from {when(first)} to {when(last)}: as signed"
+        )
+    if found.early:
+        print(
+            f"verify: {printable(name)}: {plural(found.early, 'snapshot')} from before the first signature: nothing is "
+            "known about them"
+        )
