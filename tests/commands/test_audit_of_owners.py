@@ -15,8 +15,8 @@ from workers.commands import audit
 from workers.commands.audit import (
     Auditor,
     Difference,
-    RecomputedHistogram,
     Recommitted,
+    RecomputedHistogram,
 )
 from workers.mechanisms.registry import build
 from workers.pipeline.contributions import decode

@@ -384,8 +384,8 @@ class Merge:
             if self._signing is not None:
                 counted = [*sections, *([] if sum_lane is None else of_sums[sum_lane])]
                 snapshots += self._signing.sign(histogram, tick, published, counted)
-        for released in (lane, *of_sums):
-            self.waiting.drop(released, tick)
+        for counted_lane in (lane, *of_sums):
+            self.waiting.drop(counted_lane, tick)
         return snapshots
 
     def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
