@@ -54,7 +54,7 @@ def test_help_lists_the_commands_there_are_and_no_others(
     lines = out[out.index("Commands:") :].splitlines()[1:]
     listed = " ".join(line.split()[0] for line in lines if line.strip())
     first = "audit budget check dashboard demo explain export init key"
-    assert listed == f"{first} plan rejects replay retire run sql topics"
+    assert listed == f"{first} plan rejects replay retire run sql topics verify"
 
 
 @pytest.mark.parametrize(

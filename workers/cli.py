@@ -112,7 +112,7 @@ def cli(context: click.Context, debug: bool) -> None:
 
 @cli.group()
 def key() -> None:
-    """Create keys: the one that all noise is derived from, and those that sign."""
+    """Create the key of all noise, and keys that sign ticks."""
 
 
 def command(
@@ -278,9 +278,9 @@ def audit(chosen: options.Audit) -> int:
 
 @command
 def verify(chosen: options.Verify) -> int:
-    """Check that a copy of the snapshots is what the worker signed; needs no secret.
+    """Check that a copy of the snapshots is what was signed.
 
-    COPY is an export's directory, a CSV or Parquet file, or snapshots as JSON lines; none: the
+    It needs no secret. COPY is an export's directory, a CSV or Parquet file, or snapshots as JSON lines; none: the
     topics themselves. Exits with 1 at the first fault, which it names.
     """
     if chosen.config is None and chosen.signatures is None:
@@ -444,7 +444,7 @@ def key_fingerprint(chosen: options.KeyFile) -> int:
 
 @key_command
 def key_signing(chosen: options.KeyFile) -> int:
-    """Write a new key that signs what is published to FILE.
+    """Write a new key that signs ticks to FILE.
 
     Only you can read it. Never overwrites a file.
     """
@@ -465,7 +465,7 @@ def key_public(chosen: options.KeyFile) -> int:
 
 @key_command
 def key_rotate(chosen: options.KeyRotation) -> int:
-    """Write a new signing key to NEW, which the one in OLD has signed.
+    """Write a new signing key to NEW, signed by that in OLD.
 
     Only you can read it. Never overwrites a file.
     """

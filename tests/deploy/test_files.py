@@ -329,8 +329,9 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
     ]
     rows = [[cell.strip(" `") for cell in line] for line in lines]
     needs: Any = "<name>", ["<events>"], 3, 2, ["<name>.<histogram>"], {}
-    plan = plan_topics(*needs)
-    rekeyed = plan_topics(*needs, rekey=True, user_partitions=5)
+    signed: Any = {"signatures": "<name>.signatures"}
+    plan = plan_topics(*needs, **signed)
+    rekeyed = plan_topics(*needs, rekey=True, user_partitions=5, **signed)
     more = [
         topic for topic in rekeyed if topic.name not in [other.name for other in plan]
     ]
