@@ -280,8 +280,8 @@ def audit(chosen: options.Audit) -> int:
 def verify(chosen: options.Verify) -> int:
     """Check that a copy of the snapshots is what was signed.
 
-    It needs no secret. COPY is an export's directory, a CSV or Parquet file, or snapshots as JSON lines; none: the
-    topics themselves. Exits with 1 at the first fault, which it names.
+    It needs no secret. COPY is an export's directory, a CSV or Parquet file, or snapshots as JSON
+    lines; none: the topics themselves. Exits with 1 at the first fault, which it names.
     """
     if chosen.config is None and chosen.signatures is None:
         raise click.UsageError("give -c, or --signatures with a file")

@@ -17,6 +17,7 @@ from tests.kafka.secure import MECHANISM, Secure, rules_of, secure_broker
 from tests.worker.harness import Bare, quietcount, until
 from tests.worker.test_metrics import ready
 from workers.client.config import load_reader_settings
+from workers.commands.key import new_signing_key
 from workers.dashboard.server import Background, Dashboard
 from workers.kafka.clients import Connection
 
@@ -88,6 +89,8 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
 ) -> None:
     """Three libraries must log in, and the table must suffice."""
     monkeypatch.setenv("QUIETCOUNT_TEST_PASSWORD", PASSWORD)
+    new_signing_key(site.directory / "signing.key")
+    site.document["worker"]["signing_key_file"] = "signing.key"
     site.come_in_as(site.user("admin"), '{ env = "QUIETCOUNT_TEST_PASSWORD" }')
     created = quietcount("topics", "-c", str(site.config), "--create")
     assert created.returncode == 0, created.stderr
@@ -143,6 +146,7 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
     output = ("--output", str(site.directory / "out"), "--format", "csv")
     exported = quietcount("export", "-c", str(site.config), *output)
     assert exported.returncode == 0 and "rows from" in exported.stdout, exported.stderr
+    assert "items: " in site.verify("signing.key")
 
 
 def read_one(site: SecureSite, user: str, topic: str) -> Message:
