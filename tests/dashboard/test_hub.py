@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ from tests.dashboard.feeding import (
     sliding,
     snapshot,
 )
-from workers.client.config import HistogramTopic
+from workers.client.config import HistogramTopic, load_reader_settings
 from workers.client.messages import SeenSnapshot, Stream
 from workers.dashboard import hub as hub_module
 from workers.dashboard.hub import (
@@ -170,6 +171,30 @@ def test_a_histogram_is_charged_once_and_not_once_for_each_of_its_windows() -> N
     assert once is not None
     assert (added["rho"], once["rho"]) == (pytest.approx(3 * 0.021), 0.021)
     assert once["epsilon"] == 1.0
+
+
+def test_a_sample_for_bounds_is_in_the_loss_of_a_person(tmp_path: Path) -> None:
+    """Its part of the budget is in the settings, not in snapshots."""
+    hub = Hub()
+    hub.publish([snapshot(1)])
+    text = (
+        '[worker]\nname = "w"\n[kafka]\nbootstrap = "localhost:9092"\n'
+        '[[histogram]]\nname = "products"\ntick = "1s"\nhorizon = 64\n'
+    )
+    found: list[dict[str, Any]] = []
+    for more in ("", "bounds_rho = 0.005\n"):
+        (tmp_path / "x.toml").write_text(text + more)
+        [histogram] = load_reader_settings(tmp_path / "x.toml").histograms
+        joint = joint_guarantee(hub.history, [histogram])
+        assert joint is not None
+        found.append(joint)
+    plain, sampled = found
+    assert (plain["rho"], plain["epsilon"]) == (sampled["rho"], sampled["epsilon"])
+    of_plain, of_sampled = (one["person"] for one in found)
+    assert of_plain[0] == of_sampled[0]
+    for one, other in zip(of_plain[1]["losses"], of_sampled[1]["losses"], strict=True):
+        assert one["void"] or other["void"] or other["epsilon"] > one["epsilon"]
+    assert of_plain[1] != of_sampled[1]
 
 
 def test_a_histogram_promises_what_its_newest_window_states() -> None:

@@ -228,7 +228,7 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
         label=texts.get("label"),
         unit=texts.get("unit"),
         sum_field=field if isinstance(field, str) else None,
-        bounds_rho=bounds_rho if isinstance(bounds_rho, float) else 0.0,
+        bounds_rho=float(bounds_rho) if isinstance(bounds_rho, int | float) else 0.0,
     )
 
 
