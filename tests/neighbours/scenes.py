@@ -228,7 +228,8 @@ def make_scene(name: str, number: int) -> Scene:
     sources = rng.choice((1, 2)) if rekey else partitions
     if rng.random() < 0.5:
         for histogram in histograms:
-            if histogram["mechanism"] in PER_ITEM and "total_share" not in histogram:
+            whole = "total_share" in histogram or "unique_users" in histogram
+            if histogram["mechanism"] in PER_ITEM and not whole:
                 histogram["split"] = owners
     # Drawn apart, so that a new format or limit leaves other scenes as they are.
     rng = random.Random(f"surroundings {name} {number}")

@@ -283,6 +283,17 @@ def test_a_user_counts_once_however_often_and_in_each_window() -> None:
             assert int(state.counts(i)[row]) == (100 if t < 3 + window else 0)
 
 
+def test_of_equal_tags_the_first_row_is_taken_also_where_halves_are_equal() -> None:
+    rng = np.random.default_rng(3)
+    for few in (2, 5, 1 << 60):
+        tags = rng.integers(few, size=(200, 2), dtype=np.uint64)
+        rows = tags.tolist()
+        expected = sorted(
+            rows.index(tag) for tag in {tuple(row): row for row in rows}.values()
+        )
+        assert unique._first_of_each(tags).tolist() == expected
+
+
 def damaged(stored: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
     """Yield stored blocks of which one is missing, cut short, or of another version."""
     name = "mpairs-00000000"

@@ -204,7 +204,7 @@ class UniqueState(SlidingState):
         """Count what was merged as tick t, and let users whom windows no longer cover leave."""
         before = self.hops.tick
         pairs = self.pairs
-        touched = np.unique(np.concatenate([_NONE, *self._touched]))
+        touched = _distinct(self._touched)
         self._touched = []
         last = pairs.last
         earlier = last[touched]
@@ -218,7 +218,7 @@ class UniqueState(SlidingState):
             self._add_pairs(i, touched[is_new], 1)
             # A pair that came back since has a later last event.
             left = [entries.rows for entries in self.hops.leaving(i, before)]
-            leaving = np.unique(np.concatenate([_NONE, *left]))
+            leaving = _distinct(left)
             self._add_pairs(i, leaving[last[leaving] <= window.begin(t)], -1)
         for dropped in self.hops.drop(last):
             if self._discovers:
@@ -273,12 +273,28 @@ class UniqueState(SlidingState):
 
 
 def _first_of_each(tags: Tags) -> Rows:
-    """Return the index of one row of each distinct tag, ascending."""
-    order = np.lexsort((tags[:, 1], tags[:, 0]))
-    ordered = tags[order]
+    """Return the index of the first row of each distinct tag, ascending."""
+    order = np.argsort(tags[:, 0], kind="stable")
+    first_half = tags[order, 0]
+    second_half = tags[order, 1]
+    is_new = first_half[1:] != first_half[:-1]
+    differs = second_half[1:] != second_half[:-1]
+    if (differs & ~is_new).any():
+        # Tags of equal first halves, which chance hardly makes: order by both.
+        order = np.lexsort((tags[:, 1], tags[:, 0]))
+        ordered = tags[order]
+        is_new = (ordered[1:] != ordered[:-1]).any(axis=1)
     is_first = np.ones(len(tags), dtype=np.bool_)
-    is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    is_first[1:] = is_new
     return np.sort(order[is_first])
+
+
+def _distinct(parts: list[Rows]) -> Rows:
+    """Return the distinct numbers of all parts, ascending; `np.unique` would hash, and be slower."""
+    rows = np.sort(np.concatenate([_NONE, *parts]))
+    is_first = np.ones(len(rows), dtype=np.bool_)
+    is_first[1:] = rows[1:] != rows[:-1]
+    return rows[is_first]
 
 
 class UniqueNoise(WindowNoise):
