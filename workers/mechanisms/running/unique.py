@@ -290,7 +290,7 @@ def _first_of_each(tags: Tags) -> Rows:
 
 
 def _distinct(parts: list[Rows]) -> Rows:
-    """Return the distinct numbers of all parts, ascending; `np.unique` would hash, and be slower."""
+    """Return the distinct numbers of all parts, ascending; faster than the hashing `np.unique`."""
     rows = np.sort(np.concatenate([_NONE, *parts]))
     is_first = np.ones(len(rows), dtype=np.bool_)
     is_first[1:] = rows[1:] != rows[:-1]
