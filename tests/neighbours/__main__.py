@@ -1,4 +1,7 @@
-"""`python -m tests.neighbours --pairs 1000000 --seed N [--only SEED]`; exit 1 at a violation."""
+"""`python -m tests.neighbours --pairs 1000000 --seed N [--only SEED]`; exit 1 at a violation.
+
+With `--records` only scenes with `neighbours = "record"`, in grids: records come and go.
+"""
 
 import argparse
 import gc
@@ -6,21 +9,25 @@ import logging
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count, islice
 from multiprocessing import get_context
 from typing import NamedTuple
 
 from tests.neighbours.driver import replaced
 from tests.neighbours.pairing import STREAMS, WORLDS, Figures, Search, shrunk
+from tests.neighbours.pairs import RECORDS, STATES
 from tests.neighbours.planted import LEAKS
-from tests.neighbours.scenes import BY_NAME, Seed
+from tests.neighbours.scenes import BY_NAME, Seed, make_scene
 from workers.runtime.process import keep_freed_memory
 
 SHOWN = 3
 # Scenes of a variant and seed.
 SCENES_MAX = 10**6
 PROGRESS_S = 60
+# Of one stream; where fewer users are in it there are fewer.
+GRID_PAIRS = RECORDS * STATES ** (RECORDS - 1) * STATES * (STATES - 1) // 2
 
 
 class Done(NamedTuple):
@@ -45,21 +52,27 @@ def main() -> int:
     parser.add_argument(
         "--planted", action="store_true", help="how soon planted leaks are found"
     )
+    parser.add_argument(
+        "--records", action="store_true", help="records more or less only, in grids"
+    )
     given = parser.parse_args()
+    grids: bool = given.records
     begun = time.perf_counter()
     first = given.seed * SCENES_MAX
     if given.planted:
         begin()
-        return planted(first, min(given.pairs, 80_000))
+        return planted(first, min(given.pairs, 80_000), grids=grids)
     if given.only is not None:
         begin()
-        print(*of_streams([given.only]).violations, sep="\n")
+        print(*of_streams([given.only], grids=grids).violations, sep="\n")
         return 0
     figures = defaultdict[str, Figures](Figures)
     kinds = defaultdict[str, int](int)
     found = 0
     said_s = begun
-    for done in compared(scenes(first, given.pairs), given.jobs):
+    compare = partial(of_streams, grids=grids)
+    seeds = scenes(first, given.pairs, grids=grids)
+    for done in compared(compare, seeds, given.jobs):
         for name, one in done.figures.items():
             figures[name].add(one)
         for name, number in done.kinds.items():
@@ -75,7 +88,8 @@ def main() -> int:
                 f"{pairs:,} pairs, {found} violations, {now_s - begun:.0f} s",
                 flush=True,
             )
-        if now_s - begun > 60 * given.minutes:
+        is_enough = sum(one.pairs for one in figures.values()) >= given.pairs
+        if is_enough or now_s - begun > 60 * given.minutes:
             break
     report(figures, kinds, time.perf_counter() - begun)
     return 1 if found else 0
@@ -99,39 +113,47 @@ def begin() -> None:
     gc.set_threshold(200_000, 20, 100)  # as in the worker
 
 
-def scenes(first: int, pairs: int) -> Iterator[list[Seed]]:
-    """Yield the seeds of whole scenes, of all variants in turn, until they have this many pairs."""
+def scenes(first: int, pairs: int, *, grids: bool) -> Iterator[list[Seed]]:
+    """Yield the seeds of whole scenes, of all variants in turn, until they have this many pairs.
+
+    With `grids` of those where records come and go, and of enough of them for streams of one user.
+    """
     number = -(-pairs // (STREAMS * WORLDS * (WORLDS - 1) // 2))
     turns = ((name, scene) for scene in count(first) for name in BY_NAME)
+    if grids:
+        number = 4 * -(-pairs // (STREAMS * GRID_PAIRS))
+        turns = (turn for turn in turns if make_scene(*turn).record)
     for name, scene in islice(turns, number):
         yield [Seed(name, scene, stream) for stream in range(STREAMS)]
 
 
-def compared(seeds: Iterator[list[Seed]], jobs: int) -> Iterator[Done]:
+def compared(
+    compare: Callable[[list[Seed]], Done], seeds: Iterator[list[Seed]], jobs: int
+) -> Iterator[Done]:
     if jobs == 1:
         begin()
-        yield from map(of_streams, seeds)
+        yield from map(compare, seeds)
         return
     with get_context("fork").Pool(jobs, begin) as pool:
-        yield from pool.imap(of_streams, seeds)
+        yield from pool.imap(compare, seeds)
 
 
-def of_streams(seeds: list[Seed]) -> Done:
-    search = Search()
+def of_streams(seeds: list[Seed], *, grids: bool) -> Done:
+    search = Search(grids=grids)
     with replaced():
         violations = [str(shrunk(violation)) for violation in search.streams(seeds)]
     gc.collect()  # cycles hold arrays, which the collector does not weigh
     return Done(dict(search.figures), dict(search.kinds), violations)
 
 
-def planted(first: int, most: int) -> int:
+def planted(first: int, most: int, *, grids: bool) -> int:
     """Print after how many pairs each planted leak is found; exit 1 if one is not."""
     missed = 0
     for name, (leak, _) in LEAKS.items():
-        search = Search()
+        search = Search(grids=grids)
         found = None
         with replaced(), leak():
-            for seeds in scenes(first, most):
+            for seeds in scenes(first, most, grids=grids):
                 found = next(search.streams(seeds), None)
                 gc.collect()
                 if found is not None:

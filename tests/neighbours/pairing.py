@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, groupby
+from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from tests.neighbours.pairs import (
     Neighbour,
     Stream,
     closing,
+    grid,
     make_stream,
     neighbours,
 )
@@ -64,9 +65,10 @@ class Violation:
 
 @dataclass
 class Search:
-    """Compares every two of `worlds` neighbours of every stream."""
+    """Compares every two of `worlds` neighbours of every stream, or with `grids` those of a grid."""
 
     worlds: int = WORLDS
+    grids: bool = False
     figures: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
     kinds: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -81,7 +83,9 @@ class Search:
     def _stream(self, scene: Scene, seed: Seed) -> Iterator[Violation]:
         stream = make_stream(scene, seed)
         sizes = Sizes()
-        near = neighbours(stream, seed, self.worlds)
+        near = (
+            grid(stream, seed) if self.grids else neighbours(stream, seed, self.worlds)
+        )
         figures = self.figures[scene.variant.mechanism]
         comparison = Comparison(scene, sizes)
         done: list[World] = []
@@ -99,10 +103,11 @@ class Search:
             figures.worlds += 1
             if texts:
                 figures.violations += 1
-                yield Violation(seed, of_world, near.pair(place, place), tuple(texts))
+                itself = near.pair(place, place)
+                yield Violation(seed, of_world, itself, tuple(texts))
                 return
             done.append(world)
-        for one, two in combinations(range(self.worlds), 2):
+        for one, two in near.pairs():
             pair = near.pair(one, two)
             figures.pairs += 1
             self.kinds[pair.kind] += 1

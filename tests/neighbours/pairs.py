@@ -6,12 +6,15 @@ records close nothing; garbage may become other garbage. With `neighbours = "rec
 also be absent, or become any other.
 
 All neighbours of a stream differ in the same event or user, so every two of them are neighbours:
-n of them and the stream itself are (n + 1) n / 2 pairs.
+n of them and the stream itself are (n + 1) n / 2 pairs. A grid of them (`grid`) has several records,
+or users, each of which is in one of several states, absent or not, in all combinations: those that
+differ in one of them are neighbours.
 """
 
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +38,10 @@ from workers.mechanisms.config.durations import parse_duration
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
 
 ALL = 1_000
+#: Of a grid: its records or users (of which there are as many), and the states of each.
+RECORDS = len(USERS)
+STATES = 5
+REMOVED = "a record more or less"
 ACCEPTED_OR_NOT = "accepted or not"
 
 
@@ -88,6 +95,9 @@ class Neighbours(NamedTuple):
     events: list[tuple[Event, ...]]
     counts: list[bool]
 
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        return combinations(range(len(self.events)), 2)
+
     def pair(self, one: int, two: int) -> Neighbour:
         counts = self.counts[one], self.counts[two]
         kind = self.kind if counts[0] == counts[1] else ACCEPTED_OR_NOT
@@ -95,6 +105,41 @@ class Neighbours(NamedTuple):
         return Neighbour(
             kind, events[1], self.changed, any(counts), events[0], self.users
         )
+
+
+class Grid(NamedTuple):
+    """The events of a stream, its own first, in all combinations of the states of some records.
+
+    `changed` has the places of all these records, `places` those of each, or of each user; `states`
+    the state of each in every world, as a number. All of them count.
+    """
+
+    changed: tuple[int, ...]
+    users: bool
+    places: list[tuple[int, ...]]
+    states: list[tuple[int, ...]]
+    events: list[tuple[Event, ...]]
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Yield worlds that differ in the state of one record, or of one user's."""
+        numbers = {states: number for number, states in enumerate(self.states)}
+        most = 1 + max(map(max, self.states))
+        for states, number in numbers.items():
+            for i, state in enumerate(states):
+                for later in range(state + 1, most):
+                    other = (*states[:i], later, *states[i + 1 :])
+                    if other in numbers:
+                        yield number, numbers[other]
+
+    def pair(self, one: int, two: int) -> Neighbour:
+        before = self.events[one]
+        after = self.events[two]
+        states = zip(self.places, self.states[one], self.states[two], strict=True)
+        differing = [places for places, mine, yours in states if mine != yours]
+        changed = tuple(chain.from_iterable(differing))
+        removed = any(before[i].absent != after[i].absent for i in changed)
+        kind = REMOVED if removed else "a record replaced"
+        return Neighbour(kind, after, changed, True, before, self.users)
 
 
 def make_stream(scene: Scene, seed: Seed) -> Stream:
@@ -338,6 +383,53 @@ def _records(stream: Stream, rng: random.Random, number: int) -> Neighbours:
             )
         worlds.append(_with(events, own, made))
     return Neighbours("records", own, users, worlds, [True] * number)
+
+
+def grid(stream: Stream, seed: Seed) -> Grid:
+    """Return a grid: of up to `RECORDS` records, or users, each in one of `STATES` states."""
+    rng = random.Random(f"grid {seed}")
+    events = stream.events
+    scene = stream.scene
+    users = scene.unit == "user"
+    chosen = rng.sample(range(len(events)), min(RECORDS, len(events)))
+    places: list[tuple[int, ...]] = [(i,) for i in chosen]
+    if users:
+        names = sorted({one.user for one in events})
+        places = [
+            tuple(i for i, one in enumerate(events) if one.user == name)
+            for name in names
+        ]
+    choices = [list(_choices(rng, scene, [events[i] for i in own])) for own in places]
+    states = list(product(*(range(len(each)) for each in choices)))
+    worlds = []
+    for state in states:
+        whole = list(events)
+        for own, each, number in zip(places, choices, state, strict=True):
+            for i, event in zip(own, each[number], strict=True):
+                whole[i] = event
+        worlds.append(tuple(whole))
+    return Grid(tuple(chain(*places)), users, places, states, worlds)
+
+
+def _choices(
+    rng: random.Random, scene: Scene, events: Sequence[Event]
+) -> Iterator[tuple[Event, ...]]:
+    """Yield different states of a record, or of a user's: as they are, absent, and others."""
+    found = [tuple(events), tuple(replace(one, absent=True) for one in events)]
+    # Of a record that is absent the content does not matter: no two such states are different.
+    single = len(events) == 1
+    while len(found) < STATES:
+        made = []
+        for event in events:
+            garbage = rng.choice(_garbage(scene)) if rng.random() < 0.2 else None
+            if not single and rng.random() < 0.5:
+                made.append(replace(event, absent=True))
+                continue
+            content = _content(rng, scene)
+            made.append(replace(event, content=content, garbage=garbage))
+        if tuple(made) not in found:
+            found.append(tuple(made))
+    yield from found
 
 
 def _with(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.neighbours import pairs
 from tests.neighbours.driver import replaced
 from tests.neighbours.pairing import Search, shrunk, violated
 from tests.neighbours.pairs import ALL, Neighbour, Stream
@@ -49,6 +50,21 @@ def test_neighbours_differ_only_in_their_own_counts(name: str) -> None:
     for violation in search.streams([Seed(name, 0)]):
         pytest.fail(str(shrunk(violation)))
     assert sum(one.pairs for one in search.figures.values()) == 6
+
+
+@pytest.mark.parametrize("name", ["known_base-user", "unk_base-constant"])
+def test_records_that_come_and_go_change_their_own_counts_only(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each record, or user, only whether it is there; the long form has more states."""
+    monkeypatch.setattr(pairs, "STATES", 2)
+    search = Search(grids=True)
+    for violation in search.streams([Seed(name, 0)]):
+        pytest.fail(str(shrunk(violation)))
+    assert search.kinds == {pairs.REMOVED: 12}
+    leak, seed = LEAKS["the times of records close ticks by clock"]
+    with leak():
+        assert next(Search(grids=True).streams([seed]), None), "not found"
 
 
 @pytest.mark.parametrize("name", LEAKS)
