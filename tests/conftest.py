@@ -70,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare supplies in the process that the user started; describe the markers."""
     for marker in (
-        "slow: a test with more than about 0.3 s of computing; `make quick` leaves it out",
+        "slow: a test with more than about half a second of computing; `make quick` leaves it out",
         "waits: a file that mostly waits for workers, browsers, ticks; also left out",
     ):
         config.addinivalue_line("markers", marker)

@@ -28,6 +28,7 @@ def entry_of(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, Any]:
     return text, yaml.safe_load(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.stem))
 def test_the_registrys_schema_accepts_the_entry_of_every_example(
     path: Path, capsys: pytest.CaptureFixture[str]
