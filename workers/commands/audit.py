@@ -70,7 +70,7 @@ Committed = tuple[str, str]
 
 @dataclass(slots=True)
 class Tally:
-    """What was found equal in one series; `ticks` are their ends, ms."""
+    """The snapshots of one series that were found equal; `ticks` has the ends of theirs in ms."""
 
     snapshots: int = 0
     ticks: set[int] = field(default_factory=set)
@@ -96,15 +96,19 @@ class RecomputedHistogram(Histogram):
         """Begin at a tick; `since` has every stream key with the tick from which it is served."""
         self.start_at(first)
         self._public = False
-        self._declared = {k: at for k, at in since.items() if at >= first}
-        for name in since.keys() - self._declared.keys():  # handed over
-            self._append_key(name, since[name])
+        self._declared = {key: tick for key, tick in since.items() if tick >= first}
+        # Another owner served the others before, and handed them over.
+        for key in since.keys() - self._declared.keys():
+            self._append_key(key, since[key])
 
     def resume(self, since: Mapping[str, int]) -> None:
-        """Continue from a restored checkpoint; `since` is as in `repeat`."""
+        """Continue from a restored checkpoint, which has the stream keys served before.
+
+        `since` has every stream key with the tick from which it is served.
+        """
         self._public = False
         begin = self.next or 1
-        self._declared = {k: at for k, at in since.items() if at >= begin}
+        self._declared = {key: tick for key, tick in since.items() if tick >= begin}
 
 
 class Recommitted(Signing):
@@ -159,17 +163,21 @@ class Auditor:
         self._published: Counter[bytes] = Counter()
         # Digests of whole snapshots that have windows: windows may change while a histogram runs.
         self._windowed: set[bytes] = set()
+        # The `id` of every recomputed series.
         self._ids: set[str] = set()
-        # By (histogram, stream key, part): start of the first tick that the state does not cover,
-        # and of the first one after a checkpoint.
+        # By (histogram, stream key, part): the start, ms, of the first tick that the state does not
+        # cover, and of the first one after a checkpoint.
         self._next: dict[tuple[str, str, int], int] = {}
         self._begins: dict[tuple[str, str, int], int] = {}
-        # By owner whose old contributions are deleted.
+        # Where the audit begins, by owner whose old contributions are deleted.
         self._begun: dict[int, Begun] = {}
-        # By series.
         self.tallies: dict[str, Tally] = {
-            one.name: Tally() for config in settings.histograms for one in config.series
+            series.name: Tally()
+            for config in settings.histograms
+            for series in config.series
         }
+        # Contributions read; snapshots of earlier generations, with other windows than now, and
+        # from before a checkpoint.
         self.messages = self.others = self.other_windows = self.older = 0
         self._committed: dict[Tick, Committed] = {}
         self.commitments = 0
@@ -185,9 +193,10 @@ class Auditor:
         self._exact = exact
         # The worker may be running: read the states before the published snapshots.
         states = [self._state(owner) for owner in range(self._owners.number)]
-        numbers = {topic: self._topics.partitions(topic) for topic in self._outputs}
         outputs = [
-            (topic, at) for topic, number in numbers.items() for at in range(number)
+            (topic, partition)
+            for topic in self._outputs
+            for partition in range(self._topics.partitions(topic))
         ]
         await_commits(self._connection, outputs)
         self._read_published()
@@ -245,7 +254,10 @@ class Auditor:
             yield from read_partition(self._connection, topic, partition)
 
     def _state(self, owner: int) -> tuple[Merge, int] | None:
-        """Return an owner's histograms as they are in its state, and the offset of that."""
+        """Return an owner's histograms as in its state, and the offset before which it counted.
+
+        None if it has no state. Keep where the audit of the owner begins.
+        """
         topic = self._settings.release_state_topic
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
         store.load(self._connection)
@@ -254,13 +266,16 @@ class Auditor:
             return None
         stored = read_progress(value)
         known = self._merge(owner)
-        # refuses state of another key, topic or mechanism
+        # It refuses state of another key, topic or mechanism.
         known.restore(stored, store.items)
         self._note_checkpoint(owner, store, known)
         return known, stored.position
 
     def _note_checkpoint(self, owner: int, store: Store, known: Merge) -> None:
-        """Keep where the audit of an owner begins, if old contributions of it are deleted."""
+        """Begin with the oldest checkpoint that can be used, if old contributions are deleted.
+
+        That is one from which on all contributions are still there.
+        """
         topic = self._settings.contributions_topic
         with reader(self._connection) as consumer:
             begin, _ = bounds_of(consumer, topic, owner)
@@ -276,7 +291,10 @@ class Auditor:
         self, owner: int, known: Merge, progress: ReleaseProgress, items: Pairs
     ) -> None:
         """Begin the audit of an owner with the state in a checkpoint."""
-        running = {(h.name, h.life.generation) for h in known.histograms}
+        running = {
+            (histogram.name, histogram.life.generation)
+            for histogram in known.histograms
+        }
         # Ended generations are not computed again.
         progress.histograms = {
             name: life
@@ -289,39 +307,47 @@ class Auditor:
         self._begun[owner] = Begun(merge, progress)
 
     def _read_handed(self, owner: int) -> None:
-        """Read what was handed over to an owner."""
+        """Read what was handed over to an owner, which may take several messages."""
         topic = self._settings.contributions_topic
         handed = dict[tuple[str, int], HandedOver]()
+        # Unless old contributions are deleted, none may be missing at the beginning.
         whole = owner not in self._begun
         for message in read_partition(self._connection, topic, owner, whole=whole):
             if (page := decode(message.value() or b"").handed) is not None:
                 generation = page.histogram, page.generation
-                before = handed[generation].keys if generation in handed else []
-                handed[generation] = replace(page, keys=before + page.keys)
+                keys_before = handed[generation].keys if generation in handed else []
+                handed[generation] = replace(page, keys=keys_before + page.keys)
         self._handed[owner] = handed
 
     def _repeating(self, owner: int, known: Merge) -> Merge:
-        """Return histograms that repeat the published ticks of those `known`."""
+        """Return an owner's histograms, ready to compute again what those of its state published.
+
+        `known` are the histograms of its state. They serve the stream keys of now, and those that
+        were handed over to new owners since.
+        """
         begun = self._begun.get(owner)
-        again = self._merge(owner) if begun is None else begun.merge
+        repeating = self._merge(owner) if begun is None else begun.merge
         moved = dict[tuple[str, int], dict[str, int]]()
         for _, by_generation in self._handed_by(owner):
             for generation, handed in by_generation.items():
                 moved.setdefault(generation, {}).update(handed.keys)
-        for before, histogram in zip(known.histograms, again.histograms, strict=True):
-            first = before.life.first
-            generation = (before.name, before.life.generation)
+        for published, histogram in zip(
+            known.histograms, repeating.histograms, strict=True
+        ):
+            first = published.life.first
+            generation = (published.name, published.life.generation)
+            # It has published nothing yet.
             if first is None or not isinstance(histogram, RecomputedHistogram):
                 continue
-            served = before.served() | moved.get(generation, {})
-            if begun is not None and begun.next_tick(before.name) is not None:
+            served = published.served() | moved.get(generation, {})
+            if begun is not None and begun.next_tick(published.name) is not None:
                 self._note_begin(histogram)
                 histogram.resume(served)
                 continue
             histogram.repeat(first, served)
-            if before.takes_over:
-                self._check_taken(owner, before, served)
-        return again
+            if published.takes_over:
+                self._check_taken(owner, published, served)
+        return repeating
 
     def _note_begin(self, histogram: Histogram) -> None:
         """Note that a restored histogram is computed from its next tick on."""
@@ -347,18 +373,19 @@ class Auditor:
     def _note_begin_of(
         self, histogram: Histogram, key: str, part: int, tick: int
     ) -> None:
+        """Note that a part of a stream key's snapshots is computed from a tick on."""
         start_ms = histogram.grid.start(tick)
         for series, _ in histogram.outputs:
-            place = (series, key, part)
-            self._begins[place] = max(start_ms, self._begins.get(place, 0))
+            output = (series, key, part)
+            self._begins[output] = max(start_ms, self._begins.get(output, 0))
 
     def _handed_by(
         self, owner: int
     ) -> Iterator[tuple[int, dict[tuple[str, int], HandedOver]]]:
         """Yield the owners that took stream keys over from this one, with what each of them got."""
-        for to, found in self._handed.items():
-            if to % self._owners.number_before(to) == owner:
-                yield to, found
+        for new_owner, handed in self._handed.items():
+            if new_owner % self._owners.number_before(new_owner) == owner:
+                yield new_owner, handed
 
     def _check_taken(
         self, owner: int, histogram: Histogram, served: Mapping[str, int]
@@ -379,7 +406,10 @@ class Auditor:
     def _match_handed(
         self, histogram: Histogram, owner: int, expected: HandedOver
     ) -> None:
-        """Check that an owner got the stream keys that were to be handed over to it."""
+        """Check that an owner got the stream keys that were to be handed over to it.
+
+        What it got is forgotten then: what is left in the end should not have been handed over.
+        """
         handed = self._handed[owner].pop(
             (expected.histogram, expected.generation), None
         )
@@ -425,12 +455,21 @@ class Auditor:
         )
 
     def _recompute(self, owner: int, known: Merge, position: int) -> None:
-        """Release an owner partition's ticks again; remove matches from the published snapshots."""
+        """Release an owner partition's ticks again; remove matches from the published snapshots.
+
+        `known` are the histograms of its state, which has counted the contributions before the
+        offset `position`.
+        """
         topic = self._settings.contributions_topic
         merge = self._repeating(owner, known)
         begun = self._begun.get(owner)
         since = 0 if begun is None else begun.progress.offset
-        ends = {h.name: h.next for h in known.histograms if h.next is not None}
+        # The tick before which each histogram has stopped publishing.
+        ends = {
+            histogram.name: histogram.next
+            for histogram in known.histograms
+            if histogram.next is not None
+        }
         for message in read_partition(
             self._connection, topic, owner, whole=begun is None, since=since
         ):
@@ -448,24 +487,27 @@ class Auditor:
                 f"histogram {histogram.name!r}: ticks up to {ends[histogram.name] - 1} were "
                 f"released, but the contributions cover only those before {histogram.next}"
             )
-        for to, found in self._handed_by(owner):
-            for (name, generation), handed in found.items():
-                ours = any(
-                    (h.name, h.life.generation) == (name, generation)
-                    for h in merge.histograms
-                )
-                before = 0 if begun is None else begun.next_tick(name) or 0
-                if ours and handed.tick < before:
+        # What `_match_handed` has left: it was handed over before the checkpoint, or wrongly.
+        recomputed = {
+            (histogram.name, histogram.life.generation)
+            for histogram in merge.histograms
+        }
+        for new_owner, by_generation in self._handed_by(owner):
+            for (name, generation), handed in by_generation.items():
+                if (name, generation) not in recomputed:
+                    continue
+                begin = 0 if begun is None else begun.next_tick(name) or 0
+                if handed.tick < begin:
                     self._note_moved(owner, merge, handed)
-                elif ours and handed.tick < ends.get(name, 0):
-                    raise _wrongly_handed(name, to)
+                elif handed.tick < ends.get(name, 0):
+                    raise _wrongly_handed(name, new_owner)
         for histogram in merge.histograms:
             if (end := ends.get(histogram.name)) is None:
                 continue
-            for name in histogram.served():
-                part = histogram.part_of(name) + 1
+            for key in histogram.served():
+                part = histogram.part_of(key) + 1
                 for series, _ in histogram.outputs:
-                    self._next[series, name, part] = histogram.grid.start(end)
+                    self._next[series, key, part] = histogram.grid.start(end)
 
     def _compare(self, merge: Merge, ends: dict[str, int]) -> None:
         """Release the ticks that are complete, and compare their snapshots with those published.
@@ -477,17 +519,19 @@ class Auditor:
             for histogram in merge.histograms
             for number, (_, topic) in enumerate(histogram.outputs)
         }
+        by_name = {histogram.name: histogram for histogram in merge.histograms}
+        # One at a time for the exact counts, which are those after the last released tick.
+        ticks_max = 50 if self._exact is None else 1
         # A worker stopped while catching up has released fewer ticks than the contributions allow.
-        most = 50 if self._exact is None else 1
         while (
             self._unfinished(merge, ends)
-            and (released := merge.release(ticks_max=most)).ticks
+            and (released := merge.release(ticks_max=ticks_max)).ticks
         ):
+            # Nothing is stored here, and the changes would pile up.
             merge.changes()
-            for to, handed in released.handed:
+            for new_owner, handed in released.handed:
                 if handed.tick < ends.get(handed.histogram, 0):
-                    by_name = {h.name: h for h in merge.histograms}
-                    self._match_handed(by_name[handed.histogram], to, handed)
+                    self._match_handed(by_name[handed.histogram], new_owner, handed)
             for snapshot in released.snapshots:
                 histogram, number = by_topic[snapshot.topic]
                 if snapshot.end_ms <= histogram.grid.end(
@@ -503,7 +547,9 @@ class Auditor:
     def _unfinished(merge: Merge, ends: Mapping[str, int]) -> list[Histogram]:
         """Return the histograms that have published ticks not recomputed yet."""
         return [
-            one for one in merge.histograms if (one.next or 0) < ends.get(one.name, 0)
+            histogram
+            for histogram in merge.histograms
+            if (histogram.next or 0) < ends.get(histogram.name, 0)
         ]
 
     def _match(self, histogram: Histogram, number: int, snapshot: Snapshot) -> None:
@@ -530,7 +576,10 @@ class Auditor:
         tally.keys.add(snapshot.key)
 
     def _mismatch(self, snapshot: Snapshot) -> str:
-        """Return how a published snapshot differs from the computed one, or that it is missing."""
+        """Return how the published snapshot differs from a computed one, or that it is missing.
+
+        It is the published record of the same tick, series, part and page.
+        """
         computed = orjson.loads(snapshot.value)
         for message in self._messages(snapshot.topic):
             if message.key() == snapshot.key.encode():
@@ -538,9 +587,9 @@ class Auditor:
                 if not isinstance(published, dict):
                     continue
                 fields = [
-                    k
-                    for k in computed
-                    if published.get(k) != computed[k] and k != "windows"
+                    name
+                    for name, value in computed.items()
+                    if published.get(name) != value and name != "windows"
                 ]
                 if not {"start", "id", "part", "page"}.intersection(fields):
                     return f"{_name(snapshot.value)}: published {_excerpt(published, fields)}, computed {_excerpt(computed, fields)}"
@@ -559,13 +608,14 @@ class Auditor:
                 try:
                     published = orjson.loads(value)
                     recomputed = published["id"] in self._ids
-                    series = (
+                    output = (
                         published["histogram"],
                         published["key"],
                         published.get("part", 1),
                     )
-                    newer = published["start"] >= self._next.get(series, -1) >= 0
-                    older = published["start"] < self._begins.get(series, -1)
+                    # A running worker has published it since the state was read.
+                    newer = published["start"] >= self._next.get(output, -1) >= 0
+                    older = published["start"] < self._begins.get(output, -1)
                 except (ValueError, KeyError, TypeError):
                     raise Difference(
                         f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"
@@ -687,5 +737,5 @@ def _name(value: bytes) -> str:
 
 
 def _excerpt(body: dict[str, object], fields: list[str]) -> str:
-    text = msgspec.json.encode({k: body.get(k) for k in fields}).decode()
+    text = msgspec.json.encode({name: body.get(name) for name in fields}).decode()
     return text if len(text) <= 200 else text[:197] + "..."

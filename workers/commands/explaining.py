@@ -72,10 +72,11 @@ def rows(heading: str, guide: str) -> list[list[str]]:
         for line in section.splitlines()
         if line[:2] == "| "
     ]
-    found = [[cell.strip() for cell in line] for line in lines]
+    cells = [[cell.strip() for cell in line] for line in lines]
     headings = ("symptom", "code", "reason")
+    # Without the heading and the line of dashes below it.
     return [
-        row for row in found if not set(row[0]) <= set("-| ") and row[0] not in headings
+        row for row in cells if not set(row[0]) <= set("-| ") and row[0] not in headings
     ]
 
 

@@ -10,9 +10,12 @@ from workers.events.formats.wire import HEADER
 from workers.settings.settings import Settings
 
 NOT_JSON = "not JSON"
+# Bytes shown before and after a fault.
 _BEFORE = 40
 _AFTER = 20
+# The form of msgspec's messages.
 _BYTE = re.compile(r"(.*) \(byte ([0-9]+)\)")
+# UTF-8's byte order mark.
 _MARK = b"\xef\xbb\xbf"
 
 

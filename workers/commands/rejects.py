@@ -50,7 +50,10 @@ Placed = tuple[int, Rejected]  # with its offset in the rejects topic
 
 @dataclass(slots=True)
 class ReasonCounts:
-    """Rejects with one reason: `sent` were resent, `cut` are truncated; `topics` of the records."""
+    """How many rejects have one reason: `sent` were resent, `cut` are truncated.
+
+    They came from `first_ms` to `last_ms`, from records of `topics`.
+    """
 
     number: int = 0
     sent: int = 0
@@ -83,11 +86,12 @@ def partitions_of(settings: Settings, connection: Connection) -> int:
 
 def resent_offsets(connection: Connection, topic: str, partition: int) -> set[int]:
     """Return the offsets of a partition's resent rejects, from the records readable now."""
-    found = array("q")
+    # As numbers first, which take less memory than objects.
+    offsets = array("q")
     for message in read_partition(connection, topic, partition):
         if any(name == RETRIED for name, _ in _headers(message)):
-            found.extend(json.loads(message.value() or b"[]"))
-    return set(found)
+            offsets.extend(json.loads(message.value() or b"[]"))
+    return set(offsets)
 
 
 def _wanted(
@@ -173,15 +177,14 @@ def retry_rejects(
     transactions.take_over()
     try:
         for partition in range(partitions):
-            for some in _chunks(settings, connection, partition, matches):
-                good = acceptable.select(some, outcome)
-                if good:
-                    offsets = [offset for offset, _ in good]
+            for chunk in _chunks(settings, connection, partition, matches):
+                accepted = acceptable.select(chunk, outcome)
+                if accepted:
+                    offsets = [offset for offset, _ in accepted]
+                    records = [resent_record(reject) for _, reject in accepted]
                     listing = resent_listing(settings.rejects_topic, partition, offsets)
-                    transactions.transact(
-                        [*(resent_record(reject) for _, reject in good), listing], []
-                    )
-                    outcome.sent += len(good)
+                    transactions.transact([*records, listing], [])
+                    outcome.sent += len(accepted)
     finally:
         transactions.close()
     return outcome
@@ -197,15 +200,13 @@ def resent_listing(topic: str, partition: int, offsets: Sequence[int]) -> Outgoi
 def resent_record(reject: Rejected) -> Outgoing:
     """Return a reject as the original record, marked with where it was rejected."""
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
-    headers = [header for header in reject.headers if header[0] != RETRY] + [
-        (RETRY, origin)
-    ]
+    headers = [(name, value) for name, value in reject.headers if name != RETRY]
     return Outgoing(
         reject.topic,
         reject.partition,
         reject.key,
         reject.value,
-        headers,
+        [*headers, (RETRY, origin)],
         reject.time_ms,
     )
 
@@ -247,7 +248,7 @@ class _AcceptanceFilter:
         self._formats = RecordFormats(settings, self._reader)
         produced = check_events(settings, connection, as_produced=True)
         sources = *produced, *partitions_by_user(settings, connection)
-        self._sources = {place.log: place for place in sources}
+        self._sources = {source.log: source for source in sources}
         self._readers: dict[tuple[str, int], SourceReader] = {}
 
     def select(self, rejects: Sequence[Placed], outcome: RetryCounts) -> list[Placed]:
@@ -261,46 +262,43 @@ class _AcceptanceFilter:
                 outcome.cut += 1
             else:
                 whole.setdefault(log, []).append((offset, reject))
-        found: list[Placed] = []
-        for log, some in whole.items():
-            accepted = self._accepted(log, [reject for _, reject in some])
-            found += [some[i] for i in accepted]
-            outcome.refused += len(some) - len(accepted)
-        return sorted(found, key=lambda one: one[0])
+        selected: list[Placed] = []
+        for log, placed in whole.items():
+            accepted = self._accepted(log, [reject for _, reject in placed])
+            selected += [placed[i] for i in accepted]
+            outcome.refused += len(placed) - len(accepted)
+        # In the order in which they were rejected.
+        return sorted(selected, key=lambda placed: placed[0])
 
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
         """Return the indices of rejects of one partition that would be accepted now."""
         if log not in self._readers:
-            place = self._sources[log]
+            placements = [(0, self._sources[log].topic.partitions)]
             self._readers[log] = source_reader_of(
-                self._settings,
-                self._reader,
-                place.partition,
-                place.topic.partitions,
-                self._formats.make(),
+                self._settings, self._reader, log[1], placements, self._formats.make()
             )
         records = Records.of(
             [reject.value for reject in rejects],
             [record_key(self._settings, reject) for reject in rejects],
             [reject.time_ms for reject in rejects],
         )
-        now = time.time_ns() // 1_000_000
-        most = self._settings.max_behind_ms
+        now_ms = time.time_ns() // 1_000_000
+        max_behind_ms = self._settings.max_behind_ms
         # Resent records go to the end, where the clock has moved the watermark.
-        watermark = now - self._settings.events.grace_ms
+        watermark_ms = now_ms - self._settings.events.grace_ms
+        latest_ms = now_ms + self._settings.events.max_ahead_ms
         accepted: list[int] = []
-        latest = now + self._settings.events.max_ahead_ms
-        for reading in self._readers[log].read(records, latest):
+        for reading in self._readers[log].read(records, latest_ms):
             events = reading.events
-            wanted = events.in_any_view
-            if most is not None:
-                wanted &= watermark - events.times <= most
-            accepted += events.index[wanted].tolist()
+            is_accepted = events.in_any_view
+            if max_behind_ms is not None:
+                is_accepted &= watermark_ms - events.times <= max_behind_ms
+            accepted += events.index[is_accepted].tolist()
         return accepted
 
 
 def record_key(settings: Settings, reject: Rejected) -> bytes | None:
-    """Return the record's key from before re-keying by user."""
+    """Return the key of a rejected record, of one that was re-keyed by user the original one."""
     if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:
         return reject.key
     return read_headers(reject.headers)[1]
@@ -401,6 +399,7 @@ def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
 
 
 def _print_retry(outcome: RetryCounts, say: Printer) -> None:
+    """Print how many rejects were sent back, and why others were not."""
     sent = plural(outcome.sent, "record")
     say.line(
         f"sent back: {sent}, to the topics and partitions they came from", style="bold"

@@ -52,8 +52,15 @@ GAPS_SHOWN = 3
 # Of a backtest, if not given.
 SEEDS = 3
 TOP = 10
-_OF_BOARDS = ("recall_unbounded", "recall", "rank_correlation")
-METRICS_SHOWN = ("shown", "error_mean", *_OF_BOARDS, "coverage", "lost")
+METRICS_SHOWN = (
+    "shown",
+    "error_mean",
+    "recall_unbounded",
+    "recall",
+    "rank_correlation",
+    "coverage",
+    "lost",
+)
 
 
 def _opener(chosen: Replay) -> Callable[[Settings], AbstractContextManager[Source]]:
@@ -82,7 +89,7 @@ def replay_events(settings: Settings, chosen: Replay) -> int:
                 raise SettingsError(
                     f"--snapshots {snapshots}: it is the input; choose another file"
                 )
-    opening = _opener(chosen)
+    open_events = _opener(chosen)
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
     with Interrupts() as interrupts:
@@ -91,10 +98,11 @@ def replay_events(settings: Settings, chosen: Replay) -> int:
             if chosen.report is None
             else BacktestRun(chosen, chosen.report, settings, key)
         )
+        # Those of a backtest read all that any of its combinations needs.
         read = settings if backtest is None else backtest.settings
         with (
             backtest or nullcontext(),
-            opening(read) as events,
+            open_events(read) as events,
             Output(snapshots) as output,
             ProgressLine() as progress,
         ):
@@ -317,8 +325,9 @@ class BacktestRun:
             self.runs = Pool(runs, key, top, processes)
         else:
             self.runs = Backtest(runs, key, top)
-            for one in self.runs.watches():
-                one.histogram.written = written and one.run.seed == 0
+            # Snapshots of one seed only.
+            for watch in self.runs.watches():
+                watch.histogram.written = written and watch.run.seed == 0
 
     def __enter__(self) -> Self:
         return self
@@ -360,13 +369,16 @@ def table(tables: Tables) -> Iterator[str]:
 
 def _row(outcome: Outcome) -> dict[str, str]:
     """Return one line of results, by column, for a combination of settings."""
-    of = outcome.row
-    row = {"run": str(of.run), "mechanism": of.mechanism, "epsilon": f"{of.epsilon:g}"}
+    row = {
+        "run": str(outcome.row.run),
+        "mechanism": outcome.row.mechanism,
+        "epsilon": f"{outcome.row.epsilon:g}",
+    }
     row |= {
         name: value or "-" for name, value in outcome.varied.items() if name not in row
     }
-    of_sums = [metric for metric in SUMS if metric in outcome.metrics]
-    for metric in (*METRICS_SHOWN, *of_sums):
+    metrics_of_sums = [metric for metric in SUMS if metric in outcome.metrics]
+    for metric in (*METRICS_SHOWN, *metrics_of_sums):
         row[metric] = "-"
         if metric in outcome.metrics:
             value = outcome.metrics[metric].mean
@@ -375,6 +387,7 @@ def _row(outcome: Outcome) -> dict[str, str]:
 
 
 def _aligned(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    """Yield the lines of a table: the names of the columns, then the rows."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [names, *([row.get(name, "-") for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]

@@ -60,7 +60,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
         topic for topic in plan if events_topic or topic.purpose != topics.EVENTS
     ]
     created = topics.create_missing(connection, planned, existing) if create else []
-    # Others created some meanwhile.
+    # Something else created some meanwhile: how they are configured is not known yet.
     if create and len(created) < len(topics.missing(planned, existing)):
         existing = inspect_topics(settings, connection).existing
     absent = [
@@ -85,8 +85,9 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     own = [topic.name for topic in absent if topic.purpose != topics.EVENTS]
     if own:
         log(f"missing: {', '.join(own)}; --create creates what is missing")
-    for announcement in start_refusals(settings, connection):
-        log(announcement)
+    # For what else a worker would refuse to start.
+    for refusal in start_refusals(settings, connection):
+        log(refusal)
     if wrong:
         return EXIT_NOT_READY
     return EXIT_MISSING if own or (absent and not create) else 0

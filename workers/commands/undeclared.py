@@ -41,7 +41,7 @@ class UndeclaredKeys:
     def __init__(self, settings: Settings, shape: Shape | None = None) -> None:
         self._shape = settings.shape if shape is None else shape
         self._projection = Projection(self._shape)
-        # In a file, the record key is a field.
+        # The views as the settings have them: in a file, the record key is a field.
         self._in_topic = settings.shape.views
         self._declared = _declared(settings, self._shape)
         self._counts = Counter[str]()
@@ -51,7 +51,7 @@ class UndeclaredKeys:
         return f"UndeclaredKeys({len(self._counts)})"
 
     def add(self, record_key: bytes | None, record: object) -> None:
-        """Count the undeclared keys of an event; `record` None: not decoded."""
+        """Count the undeclared keys of an event, each once; `record` None: not decoded."""
         event = self._projection.event(record)
         views = [] if isinstance(event, str) else event.views
         keys = set[str]()
@@ -101,13 +101,13 @@ class UndeclaredKeys:
 def _declared(
     settings: Settings, shape: Shape
 ) -> Mapping[Path | str, frozenset[str] | None]:
-    """Return the keys that count by the field they are in; None: all."""
-    found: dict[Path | str, frozenset[str] | None] = {}
-    for name, keys in declared_keys(settings).items():
-        field = shape.views[name].key
-        before = found.get(field, frozenset())
-        found[field] = None if keys is None or before is None else before | keys
-    return found
+    """Return, by the field that has a stream key, the keys that any histogram counts; None: all."""
+    by_field: dict[Path | str, frozenset[str] | None] = {}
+    for view, keys in declared_keys(settings).items():
+        field = shape.views[view].key
+        others = by_field.get(field, frozenset())
+        by_field[field] = None if keys is None or others is None else others | keys
+    return by_field
 
 
 def shown_keys(counts: Counter[str]) -> str:

@@ -68,7 +68,7 @@ def test_objects_with_a_name_for_each_item_do_not_fill_the_memory() -> None:
     found = fields(
         *({f"{row}-{i}": i for i in range(2 * NAMES_MAX)} for row in range(60))
     )
-    assert len(found._met) == PATHS_MAX
+    assert len(found._with_path) == PATHS_MAX
     assert json.dumps(repr(found)) == f'"PathCounts({PATHS_MAX})"'
 
 

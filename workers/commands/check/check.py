@@ -39,11 +39,11 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
         for note in sample.notes:
             log(note)
         return EXIT_NOTHING_ACCEPTED
-    found = examine.examine(settings, sample)
-    show(found, sample, settings, Console(highlight=False))
-    if found.accepted:
+    findings = examine.examine(settings, sample)
+    show(findings, sample, settings, Console(highlight=False))
+    if findings.accepted:
         return 0
-    log(f"{sample.name}: none of {found.records:,} would be accepted")
+    log(f"{sample.name}: none of {findings.records:,} would be accepted")
     return EXIT_NOTHING_ACCEPTED
 
 
@@ -153,13 +153,14 @@ def _histogram(
             "closed, and count in a later one",
         )
     if not findings.time_hint:
-        number = (
+        # In a gap, snapshots of every key are published all the same.
+        key_count = (
             histogram.served
             if histogram.config.keys == "public"
             else len(histogram.config.keys)
         )
         for remark in islice(
-            gap_remarks(findings.gaps, histogram.config, number), GAPS_SHOWN
+            gap_remarks(findings.gaps, histogram.config, key_count), GAPS_SHOWN
         ):
             say.line(f"  ! {remark}")
     if histogram.without_items:
@@ -169,14 +170,14 @@ def _histogram(
         )
     spread = _spread(histogram.items, f"max_items = {config.max_items}", seen, "event")
     say.line(f"  items an event: {spread}")
-    rows = "counts of an item in an event"
+    counts = "counts of an item in an event"
     bound = f"max_count = {config.max_count}"
     if histogram.of_users is not None:
         _users(histogram.of_users, config, say)
     elif histogram.amounts.most > 1:
-        say.line(f"  {rows}: {_spread(histogram.amounts, bound, None, 'count')}")
+        say.line(f"  {counts}: {_spread(histogram.amounts, bound, None, 'count')}")
     elif config.max_count > 1:
-        say.line(f"  {rows}: 1; max_count = {config.max_count:,} only adds noise")
+        say.line(f"  {counts}: 1; max_count = {config.max_count:,} only adds noise")
     if histogram.numbers is not None and config.sum is not None:
         _numbers(histogram.numbers, config.sum, say)
     if findings.time_hint:
@@ -195,12 +196,13 @@ def _histogram(
             )
 
 
-def _numbers(found: examine.Numbers, of: Sum, say: Printer) -> None:
+def _numbers(numbers: examine.Numbers, summed: Sum, say: Printer) -> None:
     """Print how many numbers of a sum lie outside its range, and so are clamped to its ends."""
-    clamped = found.below + found.above
+    clamped = numbers.below + numbers.above
+    share = percent(clamped, numbers.read)
     say.line(
-        f"  numbers in {of.field}: {found.read:,}, of which {clamped:,} ({percent(clamped, found.read)}) are clamped: "
-        f"{found.below:,} below from = {of.from_}, {found.above:,} above to = {of.to}",
+        f"  numbers in {summed.field}: {numbers.read:,}, of which {clamped:,} ({share}) are clamped: "
+        f"{numbers.below:,} below from = {summed.from_}, {numbers.above:,} above to = {summed.to}",
     )
 
 
@@ -244,17 +246,18 @@ def _declared(histogram: examine.HistogramFindings) -> str:
 
 
 def _spread(
-    spread: examine.Distribution, bound: str, events: int | None, thing: str
+    spread: examine.Distribution, bound: str, total: int | None, thing: str
 ) -> str:
     """Return how a quantity is distributed, and how much of it a bound cuts off.
 
-    `bound` is text such as "max_items = 2"; `events` is how many there are, to state a share.
+    `bound` is text such as "max_items = 2", `thing` what is cut, such as "event"; `total` is how
+    many there are of it, to state a share.
     """
     text = f"median {spread.median:g}, 99 % have at most {spread.most_of_99:g}, the most {spread.most:,}; {bound}"
     if not spread.above:
         return f"{text} cuts none"
-    of = "" if events is None else f" ({percent(spread.above, events)})"
-    return f"{text} cuts {plural(spread.above, thing)}{of}"
+    share = "" if total is None else f" ({percent(spread.above, total)})"
+    return f"{text} cuts {plural(spread.above, thing)}{share}"
 
 
 def _expected(
@@ -340,6 +343,7 @@ def _windows(
 
 
 def _span(milliseconds: int) -> str:
+    """Return a duration: as the settings have it, unless that is a long number."""
     short = format_duration(milliseconds)
     return short if len(short) < 5 else str(timedelta(seconds=milliseconds // 1000))
 

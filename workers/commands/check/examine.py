@@ -81,60 +81,64 @@ class PathCounts:
     """Number of records per path. Its repr shows none: names of fields may be data."""
 
     def __init__(self) -> None:
-        self._met: Counter[str] = Counter()
+        self._with_path: Counter[str] = Counter()
         self._records = 0
 
     def __repr__(self) -> str:
-        return f"PathCounts({len(self._met)})"
+        return f"PathCounts({len(self._with_path)})"
 
     def add(self, record: object) -> None:
         """Count every path in a record once, up to PATHS_MAX different ones."""
         self._records += 1
-        for at in {at for at, _ in walk(record, NAMES_MAX, ELEMENTS_MAX) if at[0]}:
-            text = str(Path(*at))
-            if text in self._met or (
-                len(self._met) < PATHS_MAX and len(text) <= CHARACTERS_MAX
+        fields = walk(record, NAMES_MAX, ELEMENTS_MAX)
+        for steps, list_at in {place for place, _ in fields if place[0]}:
+            text = str(Path(steps, list_at))
+            if text in self._with_path or (
+                len(self._with_path) < PATHS_MAX and len(text) <= CHARACTERS_MAX
             ):
-                self._met[text] += 1
+                self._with_path[text] += 1
 
     def has(self, path: Path) -> bool:
-        return str(path) in self._met
+        return str(path) in self._with_path
 
     def nearest(self, path: Path) -> Nearest:
         """Return the paths most like `path`, with the share of the records that have them."""
         scores = {
-            text: _similarity(path, text) for text in self._met if text != str(path)
+            text: _similarity(path, text)
+            for text in self._with_path
+            if text != str(path)
         }
         good = [text for text, score in scores.items() if score >= _NEAR]
         near = sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
         return Nearest(
-            str(path), {text: self._met[text] / self._records for text in near}
+            str(path), {text: self._with_path[text] / self._records for text in near}
         )
 
 
 def wanted_paths(shape: Shape) -> list[Path]:
     """Return the paths of all fields that the settings read, each once."""
-    found: list[object] = []
+    read: list[object] = []
     for view in shape.views.values():
-        found += view.paths().values()
-        found += [parse(condition.field) for condition in view.where]
-    places = dict.fromkeys([*found, shape.time, shape.user])
-    return [place for place in places if isinstance(place, Path)]
+        read += view.paths().values()
+        read += [parse(condition.field) for condition in view.where]
+    # Time and user may be the record's time or key, which is no field, or None.
+    each_once = dict.fromkeys([*read, shape.time, shape.user])
+    return [path for path in each_once if isinstance(path, Path)]
 
 
 def _similarity(wanted: Path, text: str) -> float:
-    """Return how alike a wanted path and another one are, from 0 to 1."""
+    """Return how alike a wanted path and another one, a text, are, from 0 to 1."""
     whole = _ratio(str(wanted), text)
     last = _ratio(wanted.steps[-1], parse(text).steps[-1])
     return max(whole, _LAST_NAME * last if last >= _NEAR_LAST else 0.0)
 
 
-def _ratio(one: str, other: str) -> float:
-    """Return how alike two texts are, whatever their case; 0.0 if clearly unlike."""
-    one, other = (
-        text.casefold().replace("_", "").replace("-", "") for text in (one, other)
+def _ratio(name: str, other: str) -> float:
+    """Return how alike two names are, from 0 to 1; case and the way to join words do not count."""
+    name, other = (
+        text.casefold().replace("_", "").replace("-", "") for text in (name, other)
     )
-    matcher = difflib.SequenceMatcher(None, one, other)
+    matcher = difflib.SequenceMatcher(None, name, other)
     # Cheap upper bounds first; the ratio itself is quadratic in the length.
     likely = min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= _NEAR
     return matcher.ratio() if likely else 0.0
@@ -197,18 +201,22 @@ def expected(
 ) -> Expected:
     """Return the expected results of a histogram's ticks.
 
-    `events_s` are matching events per second, `pairs_s` contributions per item and second, within
-    the bounds of an event.
+    `unit` is what is protected. `events_s` are matching events per second, `pairs_s` contributions
+    per second of each stream key and label, within the bounds of an event.
     """
     mechanism = mechanism_of(config, unit)
     tick_s = config.tick_ms / 1000
-    a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
+    per_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
     domain = {label.decode() for label in mechanism.domain()}
-    total = sum(a_tick.values())
+    total = sum(per_tick.values())
     declared = None
     if domain:
-        a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
-        declared = sum(a_tick.values()) / total if total else 0.0
+        per_tick = {
+            (key, label): count
+            for (key, label), count in per_tick.items()
+            if label in domain
+        }
+        declared = sum(per_tick.values()) / total if total else 0.0
     last = noise.last_tick(config)
     if isinstance(mechanism, Sliding):
         return Expected(
@@ -218,13 +226,14 @@ def expected(
             sd_worst=0.0,
             last=last,
             events=events_s * tick_s,
-            largest=max(a_tick.values(), default=0.0),
-            median=statistics.median(a_tick.values()) if a_tick else 0.0,
-            items=len(a_tick),
+            largest=max(per_tick.values(), default=0.0),
+            median=statistics.median(per_tick.values()) if per_tick else 0.0,
+            items=len(per_tick),
             passing=(),
             declared=declared,
-            windows=tuple(_window_estimates(config, mechanism, a_tick)),
+            windows=tuple(_window_estimates(config, mechanism, per_tick)),
         )
+    # New items are shown only at every so many ticks.
     step = config.discovery_step or 1
     sd_worst, _ = mechanism.curve(last).worst_and_rms(last)
     # The first and last ticks after which a threshold decides what is shown.
@@ -237,26 +246,27 @@ def expected(
         sd_worst=sd_worst,
         last=last,
         events=events_s * tick_s,
-        largest=max(a_tick.values(), default=0.0),
-        median=statistics.median(a_tick.values()) if a_tick else 0.0,
-        items=len(a_tick),
+        largest=max(per_tick.values(), default=0.0),
+        median=statistics.median(per_tick.values()) if per_tick else 0.0,
+        items=len(per_tick),
         passing=tuple(
-            _threshold_estimate(config, mechanism, a_tick, tick) for tick in decided
+            _threshold_estimate(config, mechanism, per_tick, tick) for tick in decided
         ),
         declared=declared,
     )
 
 
 def _window_estimates(
-    config: HistogramConfig, mechanism: Sliding, a_tick: Mapping[Pair, float]
+    config: HistogramConfig, mechanism: Sliding, per_tick: Mapping[Pair, float]
 ) -> Iterator[WindowEstimate]:
-    """Yield what every window would show; `a_tick` has the expected counts of a tick."""
-    for place, counter in enumerate(mechanism.windows):
-        counts = [rate * counter.window for rate in a_tick.values()]
-        threshold = mechanism.threshold_of(place)
+    """Yield what every window would show; `per_tick` has the expected counts in a tick."""
+    for number, counter in enumerate(mechanism.windows):
+        # `window` is its length in ticks.
+        counts = [count * counter.window for count in per_tick.values()]
+        threshold = mechanism.threshold_of(number)
         sd, _ = worst_and_rms(counter)
         yield WindowEstimate(
-            ms=config.windows[place],
+            ms=config.windows[number],
             sd=sd,
             largest=max(counts, default=0.0),
             median=statistics.median(counts) if counts else 0.0,
@@ -268,17 +278,17 @@ def _window_estimates(
 def _threshold_estimate(
     config: HistogramConfig,
     mechanism: Mechanism,
-    a_tick: Mapping[Pair, float],
+    per_tick: Mapping[Pair, float],
     tick: int,
 ) -> ThresholdEstimate:
-    """Return how many items pass the threshold by `tick`; `a_tick` has their counts in a tick."""
+    """Return how many items pass the threshold by `tick`; `per_tick` has their counts in a tick."""
     threshold = mechanism.threshold(tick) or 0
-    # Number of ticks whose counts one decision uses.
+    # Number of ticks whose counts one decision uses: of blocks of ticks the longest that fits.
     ticks = 1 if mechanism.about.family == "tick" else tick
     if (blocks := mechanism.blocks()) is not None:
         sizes = (blocks.radix**level for level in range(blocks.levels))
         ticks = max(size for size in sizes if size <= tick)
-    counts = {pair: count * ticks for pair, count in a_tick.items()}
+    counts = {pair: count * ticks for pair, count in per_tick.items()}
     shown = sum(
         counts[pair] > threshold + bar for pair, bar in _bars(config, counts).items()
     )
@@ -286,18 +296,22 @@ def _threshold_estimate(
 
 
 def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Return each item's base for its threshold: 0, or with `kbar` the key's (kbar+1)-th count."""
-    kbar = config.candidates
+    """Return, for each item, the count that its own must exceed by the threshold.
+
+    That is 0, or, if only the k largest are candidates, the (k+1)-th count of its stream key.
+    """
+    candidates = config.candidates
+    if not candidates:
+        return dict.fromkeys(counts, 0.0)
+    # A 0 each, for keys with at most so many items.
     by_key: dict[str, list[float]] = defaultdict(lambda: [0.0])
     for (key, _), count in counts.items():
         by_key[key].append(count)
-    if not kbar:
-        return dict.fromkeys(counts, 0.0)
     bars = {}
-    for key, of_key in by_key.items():
-        of_key.sort(reverse=True)
-        bars[key] = of_key[min(kbar, len(of_key) - 1)]
-    return {pair: bars[pair[0]] for pair in counts}
+    for key, key_counts in by_key.items():
+        key_counts.sort(reverse=True)
+        bars[key] = key_counts[min(candidates, len(key_counts) - 1)]
+    return {(key, label): bars[key] for key, label in counts}
 
 
 UserEpoch = tuple[bytes, int]  # a user's digest and an epoch
@@ -331,7 +345,7 @@ class RejectReason:
 
 
 class Distribution(NamedTuple):
-    """Distribution of a quantity: median, 99 % quantile, maximum, and how many exceed the bound."""
+    """Distribution of a quantity: median, 99 % quantile, maximum, and how many exceed a bound."""
 
     median: float
     most_of_99: float
@@ -365,11 +379,11 @@ class HistogramFindings:
 
     `where` matches `looked_at` events, with `keys` stream keys, of which it serves `served`.
     `unserved` (other keys, counted in `undeclared`) and `early` (before its start) events do not
-    count below; `late` ones, of those looked at, come after their tick has closed, and count in a
-    later one. `quoted_keys` are some that count and are JSON strings. `items` per
-    event compares with max_items, `amounts` per item in an event with max_count. `numbers` is None
-    without a sum, `of_users` if events are protected, `expected` if the sample gives no rate; no
-    record has the paths in `absent`.
+    count; `late` ones, of those looked at, come after their tick has closed, and count in a later
+    one. `quoted_keys` are some that count and are JSON strings; `labels` is how many different ones
+    there are. `items` per event compares with max_items, `amounts` per item in an event with
+    max_count. `numbers` is None without a sum, `of_users` if events are protected, `expected` if
+    the sample gives no rate; no record has the paths in `absent`.
     """
 
     config: HistogramConfig
@@ -421,6 +435,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     accepted_events = [met.take(part) for part in sample.parts]
     met.name_absent()
     times_by_part = [_times(batches) for batches in accepted_events]
+    # Only the times of the oldest records count: they say since when there are events.
     oldest = [_times(met.events(part)) for part in sample.oldest]
     weights = _weights(sample, times_by_part, oldest)
     weighted = [
@@ -473,11 +488,13 @@ class _Met:
         self._sample = sample
         self._reader = reader_of(settings, shape)
         self._formats = RecordFormats(settings, self._reader)
+        # Later events are rejected; but a file may be of any time.
         self._latest_ms: int | None = None
         if sample.live:
             now_ms = time.time_ns() // 1_000_000
             self._latest_ms = now_ms + settings.events.max_ahead_ms
         self._strict = Projection(shape)
+        # As with the setting `missing = "empty"`.
         self._lenient = Projection(replace(shape, empty=True))
         self._undeclared = UndeclaredKeys(settings, shape)
 
@@ -521,6 +538,7 @@ class _Met:
             self.reasons[NOT_DECLARED].keys = tuple(self._undeclared.lines())
 
     def _source(self, part: Part) -> SourceReader:
+        """Return a reader of a part's records; those of a file are JSON, whatever the topic has."""
         fmt = self._formats.make() if self._sample.live else None
         placements = [(0, part.source.topic.partitions)]
         return source_reader_of(
@@ -530,12 +548,17 @@ class _Met:
     def _in_time(
         self, clock: Watermark, events: Events
     ) -> tuple[Events, Sequence[Reject]]:
-        """Return the events that are not too far behind, and rejects of others; count late."""
+        """Return the events that are not too far behind, and rejects of the others.
+
+        Count those that come after their tick has closed.
+        """
         if not len(events):
             return events, ()
         rejects: Sequence[Reject] = ()
+        # The watermark at each event, which says up to when ticks are closed.
         effective = clock.advance_by(events.times, None)
         behind = clock.too_far_behind(events.times, effective)
+        # All of a file is of the past.
         if self._sample.live and behind.any():
             rejects = behind_rejects(events, np.flatnonzero(behind))
             events = events.select(np.flatnonzero(~behind))
@@ -545,6 +568,7 @@ class _Met:
         return events, rejects
 
     def _note_reject(self, source: SourceReader, part: Part, reject: Reject) -> None:
+        """Count a reject by its reason, whose first one is the example."""
         why = self.reasons.setdefault(reject.reason, RejectReason(reason=reject.reason))
         why.number += 1
         record = _decoded(source, part, reject.index)
@@ -574,7 +598,12 @@ def _gaps(
     times_by_part: Sequence[Longs],
     oldest: Sequence[Longs],
 ) -> tuple[Gap, ...]:
-    """Return the long times that surely have no events: not those that the sample left out."""
+    """Return the long times that surely have no events: not those that the sample left out.
+
+    Of a partition with `oldest` records, the sample lacks those between them and its newest. So two
+    ranges of time are known: since the latest of where the newest records begin, and up to the
+    earliest of where the oldest end.
+    """
     cut_off = {part.source.log for part in sample.oldest}
     newest = EventTimes(settings.histograms)
     opening = EventTimes(settings.histograms)
@@ -590,10 +619,11 @@ def _gaps(
         opening.add(times)
         if len(times):
             known_until.append(int(times.max()))
-    found = [gap for gap in newest.gaps() if gap.start_ms >= known_from]
+    gaps = [gap for gap in newest.gaps() if gap.start_ms >= known_from]
     if known_until:
-        found += [gap for gap in opening.gaps() if gap.end_ms <= min(known_until)]
-    return tuple({(gap.start_ms, gap.end_ms): gap for gap in found}.values())
+        gaps += [gap for gap in opening.gaps() if gap.end_ms <= min(known_until)]
+    # Both ranges may have the same gap.
+    return tuple({(gap.start_ms, gap.end_ms): gap for gap in gaps}.values())
 
 
 def _times(batches: Sequence[Events]) -> Longs:
@@ -609,7 +639,7 @@ def _decoded(source: SourceReader, part: Part, i: int) -> object:
 
 
 def _example(part: Part, i: int, decoded: object) -> str:
-    """Return a record as text, to show beside its reject reason."""
+    """Return a record as text, to show beside its reject reason; binary ones as JSON if decoded."""
     value = part.records.value(i)
     with suppress(UnicodeDecodeError):
         if value is not None:
@@ -621,8 +651,8 @@ def _example(part: Part, i: int, decoded: object) -> str:
 
 def _quotes(reason: str, path: Path) -> bool:
     """Return whether a reject reason names a path, or an object on the way to it."""
-    through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
-    return any(repr(str(one)) in reason for one in (path, *through))
+    objects = [Path(path.steps[:depth]) for depth in range(1, len(path.steps))]
+    return any(repr(str(named)) in reason for named in (path, *objects))
 
 
 def _hint(
@@ -639,8 +669,9 @@ def _hint(
 
 
 def _value_hint(paths: Sequence[Path], reason: str, record: object) -> str:
-    """Return what is wrong with the value at the path that `reason` quotes."""
+    """Return what is wrong with the value at the path that `reason` quotes; "": nothing known."""
     for path in paths:
+        # A path through a list has many values.
         if repr(str(path)) not in reason or path.list_at is not None:
             continue
         value = _at(record, path)
@@ -658,16 +689,14 @@ def _value_hint(paths: Sequence[Path], reason: str, record: object) -> str:
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
     """Return the unit in which a rejected time would be plausible, as a hint; "": none."""
-    wrong = f"field {str(shape.time)!r} is not " in reason and " time" in reason
-    if shape.time is None or not (wrong or reason.startswith((EARLY, AHEAD))):
+    is_no_time = f"field {str(shape.time)!r} is not " in reason and " time" in reason
+    if shape.time is None or not (is_no_time or reason.startswith((EARLY, AHEAD))):
         return ""
     value = _at(record, shape.time)
-    fitting = [
-        unit
-        for unit in UNITS
-        if unit != shape.unit and _plausible(time_ms(value, unit))
-    ]
-    return f'timestamp_unit = "{fitting[0]}" would read it' if fitting else ""
+    for unit in UNITS:
+        if unit != shape.unit and _plausible(time_ms(value, unit)):
+            return f'timestamp_unit = "{unit}" would read it'
+    return ""
 
 
 def _at(record: object, path: Path) -> object:
@@ -682,13 +711,14 @@ def _time_doubt(settings: Settings, times: Longs) -> str:
     unit = settings.events.timestamp_unit
     if not len(times) or settings.events.timestamp is None or unit == "iso":
         return ""
-    middle = int(np.median(times))
-    if _plausible(middle):
+    median_ms = int(np.median(times))
+    if _plausible(median_ms):
         return ""
-    per_ms = {"s": 1_000, "ms": 1, "us": 1e-3, "ns": 1e-6}
-    # `middle` is in ms under the current unit.
-    for other, factor in per_ms.items():
-        if other != unit and _plausible(int(middle / per_ms[unit] * factor)):
+    ms_in = {"s": 1_000, "ms": 1, "us": 1e-3, "ns": 1e-6}
+    # What was sent, and was read in the unit of the settings.
+    sent = median_ms / ms_in[unit]
+    for other, ms in ms_in.items():
+        if other != unit and _plausible(int(sent * ms)):
             return f'these times are not of this century; timestamp_unit = "{other}" would make them so'
     return "these times are not of this century: is it the right field?"
 
@@ -702,8 +732,10 @@ def _plausible(at_ms: int | None) -> bool:
 class _Sums:
     """What one histogram has met in the sample so far; `_findings` turns it into findings.
 
-    `pairs_s` are bounded contributions per second of each (stream key, label), `of_users` counts of
-    them by user and epoch.
+    Events of other stream keys than declared are `unserved`; `quoted` are declared keys that are
+    JSON strings; `items` has how many items each event has, `amounts` how often each of them
+    counts. `pairs_s` are bounded contributions per second of each (stream key, label), `of_users`
+    counts of them by user and epoch.
     """
 
     unserved: int = 0
@@ -731,7 +763,11 @@ def _findings(
     numbers: Mapping[str, Sequence[float | Decimal]],
     late: int,
 ) -> HistogramFindings:
-    """Return what a histogram would make of the sample; `weighted` has batches with weights."""
+    """Return what a histogram would make of the sample.
+
+    `weighted` has batches of events with weights, `absent` the paths that no record has, `numbers`
+    what each view adds up, and `late` how many events come after their tick has closed.
+    """
     sums = _Sums()
     for events, weight in weighted:
         _add(sums, config, events, weight)
@@ -773,32 +809,40 @@ def _clamped(
     config: HistogramConfig, numbers: Mapping[str, Sequence[float | Decimal]]
 ) -> Numbers | None:
     """Return how many numbers of a sum lie outside its range; None without a sum."""
-    of = config.sum
+    summed = config.sum
     lane = config.sum_lane
-    if of is None or lane is None:
+    if summed is None or lane is None:
         return None
-    given = [of.exactly(value) for value in numbers[lane.view]]
-    below = (value < of.from_ for value in given)
-    above = (value > of.to for value in given)
-    return Numbers(len(given), sum(below), sum(above))
+    exact = [summed.exactly(value) for value in numbers[lane.view]]
+    return Numbers(
+        read=len(exact),
+        below=sum(value < summed.from_ for value in exact),
+        above=sum(value > summed.to for value in exact),
+    )
 
 
 def _weights(
     sample: Sample, times_by_part: Sequence[Longs], oldest: Sequence[Longs]
 ) -> list[float]:
-    """Return, per partition, the events per second that one sampled event represents."""
-    began = {
+    """Return, per partition, the events per second that one sampled event represents.
+
+    All times are in ms: `times_by_part` those of the parts, `oldest` those of the first records of
+    partitions that the sample has only in part.
+    """
+    first_times = {
         part.source.log: times
         for part, times in zip(sample.oldest, oldest, strict=True)
     }
     samples = []
     for part, times in zip(sample.parts, times_by_part, strict=True):
-        first = began.get(part.source.log)
+        first = first_times.get(part.source.log)
         events = float(len(times))
+        # A file has its first record.
         from_start = True
         if first is not None:
             from_start = False
             if len(first):
+                # Of the whole partition's events, since its first records tell when they began.
                 low, high, _ = sample.bounds[part.source.log]
                 records = estimated_records(part.records.offsets, low, high)
                 events = records * len(times) / len(part.records)
@@ -815,8 +859,9 @@ def _weights(
 
 
 def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) -> None:
-    """Add a batch of events to what a histogram has met."""
+    """Add a batch of events, each of which represents `weight` events per second."""
     columns = events.views[config.view]
+    # The rows of the events that the histogram looks at.
     seen = (
         np.arange(len(events))
         if columns.included is None
@@ -836,8 +881,8 @@ def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) ->
             sums.undeclared[names[code]] += number
     early = events.times[seen] < config.start_ms
     sums.early += int(np.count_nonzero(early))
-    rows, numbers = _rows(columns, seen)
-    sums.items.append(numbers)
+    rows, items_per_event = _rows(columns, seen)
+    sums.items.append(items_per_event)
     sums.amounts.append(_amounts(columns, rows))
     sums.labels |= {
         columns.label_names.name(code) for code in set(columns.labels[rows].tolist())
@@ -850,17 +895,17 @@ def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) ->
 def _rows(
     columns: EventColumns, events: Longs, most: int | None = None
 ) -> tuple[Longs, Longs]:
-    """Return the places (m,) of the labels of `events` (k,), and their number in each (k,).
+    """Return the rows (m,) of the labels of `events` (k,), and how many each of these has (k,).
 
     At most `most` labels of an event are taken, the first ones.
     """
-    numbers = np.diff(columns.ends, prepend=0)[events]
-    kept = numbers if most is None else np.minimum(numbers, most)
-    return rows_of(columns.ends[events] - numbers, kept), kept
+    lengths = np.diff(columns.ends, prepend=0)[events]
+    kept = lengths if most is None else np.minimum(lengths, most)
+    return rows_of(columns.ends[events] - lengths, kept), kept
 
 
 def _amounts(columns: EventColumns, rows: Longs) -> Longs:
-    """Return how often each of these labels counts; no amounts at all mean one each."""
+    """Return how often the labels in these rows count; columns without amounts mean one each."""
     return (
         columns.amounts[rows]
         if len(columns.amounts)
@@ -871,37 +916,41 @@ def _amounts(columns: EventColumns, rows: Longs) -> Longs:
 def _add_contributions(
     sums: _Sums, config: HistogramConfig, events: Events, counting: Longs, weight: float
 ) -> None:
-    """Add the first items of every event: with bounded counts, and by user and epoch unbounded."""
+    """Add the first `max_items` items of the events in the rows `counting`.
+
+    Their amounts are added within `max_count`, as rates of the event's `weight`; and by user and
+    epoch as they are, to be compared with the bounds on a user.
+    """
     columns = events.views[config.view]
-    rows, numbers = _rows(columns, counting, config.max_items)
+    rows, items_per_event = _rows(columns, counting, config.max_items)
     amounts = _amounts(columns, rows)
-    keys = np.repeat(columns.keys[counting], numbers)
+    keys = np.repeat(columns.keys[counting], items_per_event)
     labels = columns.labels[rows]
+    # Numbers of stream key and label, which are fewer than the items: names are looked up once.
     codes = list(zip(keys.tolist(), labels.tolist(), strict=True))
-    of_codes = Counter[tuple[int, int]]()
+    totals = Counter[tuple[int, int]]()
     for code, amount in zip(
         codes, np.minimum(amounts, config.max_count).tolist(), strict=True
     ):
-        of_codes[code] += amount
+        totals[code] += amount
     key_name = columns.key_names.name
     label_name = columns.label_names.name
-    pairs = {
-        (key, label): (key_name(key), label_name(label)) for key, label in of_codes
-    }
-    for code, total in of_codes.items():
+    pairs = {(key, label): (key_name(key), label_name(label)) for key, label in totals}
+    for code, total in totals.items():
         sums.pairs_s[pairs[code]] += weight * total
     if events.users is None:
         return
     ticks = (events.times - config.start_ms) // config.tick_ms
     horizon = config.charge_grid.horizon
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
-    counts_of = {}
+    # For each event the counts of its user and epoch.
+    user_counts = {}
     for event in counting.tolist():
         user = events.users[event].tobytes()
-        counts_of[event] = sums.of_users[user, int(epochs[event])]
-    event_of_item = np.repeat(counting, numbers).tolist()
+        user_counts[event] = sums.of_users[user, int(epochs[event])]
+    event_of_item = np.repeat(counting, items_per_event).tolist()
     for code, event, amount in zip(codes, event_of_item, amounts.tolist(), strict=True):
-        counts_of[event][pairs[code]] += amount
+        user_counts[event][pairs[code]] += amount
 
 
 def _user_contributions(sums: _Sums, config: HistogramConfig) -> UserContributions:
@@ -912,14 +961,20 @@ def _user_contributions(sums: _Sums, config: HistogramConfig) -> UserContributio
         [count for counts in users for count in counts.values()], dtype=np.int64
     )
     most_pairs = config.max_items_per_user or 0  # required where users are protected
-    spreads = _spread(pairs, most_pairs), _spread(amounts, config.max_count)
-    return UserContributions(len(pairs), *spreads)
+    return UserContributions(
+        users=len(pairs),
+        pairs=_spread(pairs, most_pairs),
+        amounts=_spread(amounts, config.max_count),
+    )
 
 
 def _spread(values: Longs, bound: int) -> Distribution:
     """Return how values are distributed, and how many are above a bound."""
     if not len(values):
         return Distribution(0, 0, 0, 0)
-    most_of_99 = float(np.quantile(values, 0.99, method="higher"))
-    above = int(np.count_nonzero(values > bound))
-    return Distribution(float(np.median(values)), most_of_99, int(values.max()), above)
+    return Distribution(
+        median=float(np.median(values)),
+        most_of_99=float(np.quantile(values, 0.99, method="higher")),
+        most=int(values.max()),
+        above=int(np.count_nonzero(values > bound)),
+    )

@@ -71,11 +71,11 @@ def of_topics(
         say=say,
     )
 
-    def parts(found: Mapping[Partition, Sequence[Record]]) -> list[Part]:
+    def parts(records: Mapping[Partition, Sequence[Record]]) -> list[Part]:
         return [
-            Part(source, _columns(found[log]))
+            Part(source, _columns(records[log]))
             for log, source in sources.items()
-            if found.get(log)
+            if records.get(log)
         ]
 
     names = dict.fromkeys(source.topic.name for source in places)
@@ -91,12 +91,12 @@ def of_topics(
     )
 
 
-def _columns(found: Sequence[Record]) -> Records:
+def _columns(records: Sequence[Record]) -> Records:
     return Records.of(
-        [record.value for record in found],
-        [record.key for record in found],
-        [record.time_ms for record in found],
-        [record.offset for record in found],
+        [record.value for record in records],
+        [record.key for record in records],
+        [record.time_ms for record in records],
+        [record.offset for record in records],
     )
 
 

@@ -168,21 +168,25 @@ class Boards:
         return len(self.newest) == len(self._running)
 
     def receive(self, snapshot: dict[str, Any]) -> Board | None:
-        """Return the new board; None while pages are missing, and for a tick already seen."""
+        """Return the new board; None while pages are missing, and for a tick already seen.
+
+        A snapshot is a page of one, as parsed JSON.
+        """
         stream = (snapshot["histogram"], snapshot["key"])
         running = self._running[stream]
-        number = self._exact.grid.tick_at(snapshot["start"])
-        if number < running.next:
+        tick = self._exact.grid.tick_at(snapshot["start"])
+        if tick < running.next:
             return None
         pages = self._pages.setdefault(stream, [])
         pages += [(label, count) for label, count in snapshot["items"]]
         if snapshot["page"] < snapshot["pages"]:
             return None
         window = snapshot.get("window")
-        first = number - snapshot["tick"] + 1
+        # The first tick of the epoch, or of the window.
+        first = tick - snapshot["tick"] + 1
         if window is not None:
             first = self._exact.grid.tick_at(window["from"])
-        exact = running.advance(first, number, slides=window is not None)
+        exact = running.advance(first, tick, slides=window is not None)
         rows = [
             Row(label, count, exact[label]) for label, count in self._pages.pop(stream)
         ]
@@ -200,7 +204,7 @@ class Boards:
             self._last.setdefault(stream, deque(maxlen=TICKS)).append(board)
         self.snapshots += 1
         self.errors[stream[0]].add(rows, board.sd)
-        self._exact.forget(min(one.needed for one in self._running.values()))
+        self._exact.forget(min(counted.needed for counted in self._running.values()))
         return board
 
     def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:

@@ -103,7 +103,8 @@ def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
     due = 1
     current = 0
     for row in reader:
-        hour, minute, year, month, day, of_day, origin, dest, carrier = [
+        # `hour` is a time in UTC; `local` the hour of the day in New York.
+        hour, minute, year, month, day, local, origin, dest, carrier = [
             row[i] for i in columns
         ]
         if int(month) != current:
@@ -112,7 +113,7 @@ def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
                 due += 1
             current = int(month)
         flight = Flight(
-            f"{year}-{int(month):02}-{int(day):02} {int(of_day):02}:{int(minute):02}",
+            f"{year}-{int(month):02}-{int(day):02} {int(local):02}:{int(minute):02}",
             sys.intern(origin),
             sys.intern(dest),
             sys.intern(carrier),
@@ -125,6 +126,7 @@ def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
 
 
 def _sorted(month: list[tuple[str, int, Flight]]) -> Iterator[Flight]:
+    """Yield the flights of a month, each given with its hour in UTC and minute, in order."""
     month.sort()
     return (flight for _, _, flight in month)
 
@@ -185,16 +187,17 @@ class Generator(threading.Thread):
     def _send(self) -> None:
         """Send flights at the rate, in bursts that share one timestamp, until stopped.
 
-        `due` is how many should have been sent by now; it never grows beyond a short lag.
+        `due` is how many more should have been sent by now; it never grows beyond a short lag.
         """
         source = self._flights()
         clock_ms = 0
         due = 0.0
-        last = time.monotonic()
+        due_max = max(1.0, self._rate * BEHIND_S)
+        last_s = time.monotonic()
         while not self._halt.wait(STEP_S):
-            now = time.monotonic()
-            due = min(due + (now - last) * self._rate, max(1.0, self._rate * BEHIND_S))
-            last = now
+            now_s = time.monotonic()
+            due = min(due + (now_s - last_s) * self._rate, due_max)
+            last_s = now_s
             while due >= 1 and not self._halt.is_set():
                 room = (
                     BURST

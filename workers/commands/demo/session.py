@@ -272,22 +272,23 @@ class Session:
                 None, **{"enable.idempotence": True, "linger.ms": 10}
             )
             ahead = None if self._chosen.bootstrap else EMBEDDED_AHEAD
-            generator = Generator(
+            self._generator = generator = Generator(
                 producer,
-                str(settings.events.topics),
-                EMBEDDED_PARTITIONS,
-                self._chosen.rate,
-                partial(flights, path),
-                exact,
-                ahead,
+                topic=str(settings.events.topics),
+                partitions=EMBEDDED_PARTITIONS,
+                rate=self._chosen.rate,
+                year=partial(flights, path),
+                exact=exact,
+                ahead=ahead,
             )
-            self._generator = generator
             # An ordinary downstream consumer: it sees only published snapshots.
             consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
             stack.callback(consumer.close)
-            partitions = product(outputs, range(EMBEDDED_PARTITIONS))
             consumer.assign(
-                [TopicPartition(*log, OFFSET_BEGINNING) for log in partitions]
+                [
+                    TopicPartition(topic, partition, OFFSET_BEGINNING)
+                    for topic, partition in product(outputs, range(EMBEDDED_PARTITIONS))
+                ]
             )
             failed = False
             ended = None
@@ -347,12 +348,13 @@ class Session:
         """Show arriving snapshots until it is time to end; return whether the worker failed."""
         scene = self._scene(stop)
         with self._display() as live:
-            heard = time.monotonic()
+            heard_s = time.monotonic()
             while not stop.wanted():
                 if self._receive(consumer):
-                    heard = time.monotonic()
+                    heard_s = time.monotonic()
                     if self._first_s is None:
                         self._first_s = stop.elapsed_s
+                        # The worker reads now: the embedded cluster will not fill up.
                         self._generator.lift_limit()
                 scene = self._scene(stop)
                 if live is not None:
@@ -361,8 +363,9 @@ class Session:
                     self._print_tick()
                 if self._generator.error is not None:
                     break
-                silent = time.monotonic() - heard > SILENCE_S
-                if not stop.wanted() and (silent or child.exit_code is not None):
+                is_silent = time.monotonic() - heard_s > SILENCE_S
+                # A worker that ends because the demo does has not failed.
+                if not stop.wanted() and (is_silent or child.exit_code is not None):
                     return True
         if live is not None and self._boards.snapshots:
             self._console.print(render(scene, self._console))
@@ -406,8 +409,8 @@ class Session:
         self._samples.append((now_s, sent))
         while len(self._samples) > 2 and now_s - self._samples[0][0] > SPEED_OVER_S:
             self._samples.popleft()
-        first_s, first = self._samples[0]
-        seconds = now_s - first_s
+        before_s, sent_before = self._samples[0]
+        seconds = now_s - before_s
         return Scene(
             boards=self._boards.newest,
             discovered=self._names[0],
@@ -415,7 +418,7 @@ class Session:
             promise=self._promise,
             simulated=self._generator.simulated,
             sent=sent,
-            speed=(sent - first) / seconds if seconds else 0.0,
+            speed=(sent - sent_before) / seconds if seconds > 0 else 0.0,
             year=self._generator.years,
             elapsed_s=stop.elapsed_s,
             now_ms=time.time_ns() // 1_000_000,
@@ -451,9 +454,11 @@ class Session:
                 f"  {discovered} {origin} +-{2 * board.sd:.0f}: {rows}  ({len(board.rows)} shown, {board.hidden} hidden, "
                 f"threshold {board.threshold or 0:.0f})"
             )
-        largest = ((origin, boards[declared, origin].rows[0]) for origin in ORIGINS)
-        best = "  ".join(f"{origin}-{_plain(row)}" for origin, row in largest)
-        self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
+        largest = "  ".join(
+            f"{origin}-{_plain(boards[declared, origin].rows[0])}" for origin in ORIGINS
+        )
+        sd = boards[declared, ORIGINS[0]].sd
+        self._print(f"  {declared} +-{2 * sd:.0f}: {largest}")
 
     def _summarize(self, stop: Stop) -> None:
         """Print what was sent and seen, and how near the private counts were."""

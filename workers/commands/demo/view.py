@@ -134,17 +134,19 @@ def bar(row: Row, sd: float, largest: float, width: int) -> Text:
     `largest` is the count at the right edge, `width` in columns.
     """
     per_cell = max(largest, 1.0) / width
-    places = (row.private - 2 * sd, row.private, row.private + 2 * sd, row.exact)
-    low, count, high, mark = (
-        min(max(int(at / per_cell), 0), width - 1) for at in places
+    values = (row.private - 2 * sd, row.private, row.private + 2 * sd, row.exact)
+    # Columns of these values.
+    low, count, high, exact = (
+        min(max(int(value / per_cell), 0), width - 1) for value in values
     )
     cells = [(" ", "")] * width
+    # Error bars within one column are not drawn.
     solid = high + 1 if low == high else low
     cells[:solid] = [("▆", BAR)] * solid
     marks = {count: "┿", high: "┥", low: "┝"}
     for i in range(solid, high + 1):
         cells[i] = (marks.get(i, "━"), DOUBT)
-    cells[mark] = ("┃", f"bold {EXACT}")
+    cells[exact] = ("┃", f"bold {EXACT}")
     return Text.assemble(*cells)
 
 
@@ -163,8 +165,9 @@ def _line(*parts: str | tuple[str, str], style: str = "") -> Text:
 
 
 def _numbers(scene: Scene) -> Text:
+    """Return a line with the events sent, their speed, the time, and the age of the boards."""
     boards = scene.boards.items()
-    ends = [board.end_ms for at, board in boards if at[0] == scene.discovered]
+    ends = [board.end_ms for (name, _), board in boards if name == scene.discovered]
     minutes, seconds = divmod(int(scene.elapsed_s), 60)
     parts = [
         f"{scene.sent:,} events",

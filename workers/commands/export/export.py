@@ -59,9 +59,10 @@ def export(chosen: Export) -> int:
 
 
 def _described(selection: Selection) -> str:
+    """Return what is exported, in words."""
     since, until = (
-        "..." if at is None else when(at)
-        for at in (selection.since_ms, selection.until_ms)
+        "..." if bound_ms is None else when(bound_ms)
+        for bound_ms in (selection.since_ms, selection.until_ms)
     )
     names = ", ".join(selection.histograms) or "all histograms"
     return f"{selection.format} of {selection.worker}, {names}, from {since} to {until}"
@@ -79,11 +80,11 @@ class _Run:
         self._between = Between(selection.since_ms, selection.until_ms)
         self._before = {} if before is None else before.topics
         self._positions = self._starts()
-        # Read from where retention left off: a snapshot's first pages may be gone.
+        # Topics that are read from where retention left off: a snapshot's first pages may be gone.
         cut_short = {
-            where[0]
-            for where, (low, _) in topics.bounds.items()
-            if 0 < low == self._positions[where]
+            topic
+            for (topic, partition), (low, _) in topics.bounds.items()
+            if 0 < low == self._positions[topic, partition]
         }
         ends = {where: high for where, (_, high) in topics.bounds.items()}
         self._cut = Cut(topics.histogram_of, self._positions, ends, cut_short)
@@ -98,16 +99,16 @@ class _Run:
         for topic, progress in self._before.items():
             if topic not in self._topics.existing:
                 continue
-            places = [
-                (offset, *self._topics.bounds[topic, part])
-                for part, offset in progress.next.items()
-            ]
-            same = self._topics.existing[topic].topic_id == progress.topic_id
-            if not same or any(offset > high for offset, _, high in places):
+            is_same = self._topics.existing[topic].topic_id == progress.topic_id
+            if not is_same or any(
+                offset > self._topics.bounds[topic, partition][1]
+                for partition, offset in progress.next.items()
+            ):
                 raise SettingsError(
                     f"{topic}: not the topic that was exported before; export this one to another --output"
                 )
-            for offset, low, _ in places:
+            for partition, offset in progress.next.items():
+                low, _ = self._topics.bounds[topic, partition]
                 if offset < low:
                     raise SettingsError(
                         f"{topic}: retention removed the records from offset {offset} to {low - 1} of a partition "
@@ -130,6 +131,7 @@ class _Run:
         """Write the whole snapshots so far, with the offsets to continue at, in one step."""
         snapshots, positions = self._cut.take()
         lost = [tick for tick in self._cut.lost if self._between.contains(tick.end)]
+        # Nothing new. But the first commit is made without rows too: it keeps the selection.
         if positions == self._positions and self._before:
             return
         selected = [
@@ -138,10 +140,12 @@ class _Run:
         rows = Tables.of(selected)
         topics = dict(self._before)
         for name, topic in self._topics.existing.items():
-            next_of = {
-                part: at for (other, part), at in positions.items() if other == name
+            next_offsets = {
+                partition: offset
+                for (other, partition), offset in positions.items()
+                if other == name
             }
-            topics[name] = Progress(topic.topic_id, next_of)
+            topics[name] = Progress(topic.topic_id, next_offsets)
         self._sink.commit(rows, State(self._selection, topics))
         self._positions = positions
         self._before = topics
@@ -154,6 +158,7 @@ class _Run:
 
     @property
     def summary(self) -> str:
+        """A sentence on what was exported."""
         left_out = f"; {plural(self._lost, 'tick')} left out" if self._lost else ""
         if not self._snapshots:
             return f"nothing new{left_out}"
@@ -180,8 +185,8 @@ def _say_lost(lost: list[LostTick]) -> None:
         )
 
 
-class _Place(NamedTuple):
-    """The snapshot that a record belongs to: all its pages and parts have the same place."""
+class _SnapshotId(NamedTuple):
+    """The snapshot that a record belongs to: its pages and parts have all of this in common."""
 
     topic: str
     key: str
@@ -221,18 +226,19 @@ class Cut:
         self._ends = ends
         self._cut_short = cut_short
         self._finished: list[_Finished] = []
-        self._waiting: dict[_Place, list[Offset]] = {}
+        self._waiting: dict[_SnapshotId, list[Offset]] = {}
 
     def receive(self, where: Partition, message: Message) -> None:
         """Take a record; it completes a snapshot, or waits for the others of its own."""
         record = where, message.offset() or 0
+        topic, _ = where
         snapshot = self._assembly.receive(where, message)
-        head = self._assembly.last(where[0])
-        place = _Place(where[0], head.key, head.id, head.tick)
+        head = self._assembly.last(topic)
+        its_id = _SnapshotId(topic, head.key, head.id, head.tick)
         if snapshot is None:
-            self._waiting.setdefault(place, []).append(record)
+            self._waiting.setdefault(its_id, []).append(record)
         else:
-            self._finish(place, snapshot, [record])
+            self._finish(its_id, snapshot, [record])
             self.rows += _rows(snapshot)
 
     def move(self, where: Partition, position: int) -> None:
@@ -241,7 +247,8 @@ class Cut:
         if position >= self._ends[where]:
             self._assembly.finish(where)
         for topic, tick in self._assembly.take_lost():
-            self._finish(_Place(topic, tick.stream.key, tick.id, tick.tick), tick)
+            its_id = _SnapshotId(topic, tick.stream.key, tick.id, tick.tick)
+            self._finish(its_id, tick)
 
     def take(self) -> tuple[list[Snapshot], dict[Partition, int]]:
         """Return the whole snapshots before a cut, each once, and the offsets of the cut."""
@@ -269,18 +276,20 @@ class Cut:
         for snapshot, records in before:
             if isinstance(snapshot, Snapshot):
                 snapshots.append(snapshot)
-            elif records[0][0][0] not in self._cut_short:
+                continue
+            (topic, _), _ = records[0]
+            if topic not in self._cut_short:
                 self.lost.append(snapshot)
         return snapshots, cut
 
     def _finish(
         self,
-        place: _Place,
+        its_id: _SnapshotId,
         snapshot: Snapshot | LostTick,
         last: Collection[Offset] = (),
     ) -> None:
-        """Note that a snapshot is whole or lost; its records need not wait any more."""
-        records = [*self._waiting.pop(place, ()), *last]
+        """Note that a snapshot is whole or lost; its records, with the `last`, wait no more."""
+        records = [*self._waiting.pop(its_id, ()), *last]
         self._finished.append(_Finished(snapshot, records))
 
 
