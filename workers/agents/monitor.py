@@ -219,6 +219,7 @@ class Health:
         return 503 if reasons else 200, {"alive": not reasons, "reasons": reasons}
 
     def readyz(self) -> Answer:
+        """Answer /readyz: whether the worker is ready, why not, and the progress of its shards."""
         now_s = time.monotonic()
         reasons = self.readiness_reasons(now_s, time.time_ns() // 1_000_000)
         shards = []
@@ -321,6 +322,7 @@ class OperatorPort(ExitStack):
             self._listen(self._port)
 
     def _listen(self, port: int) -> None:
+        """Serve on a port, in a thread, until the context ends."""
         host = self._settings.worker.metrics_host
         try:
             listener = open_listener(host, port)

@@ -83,7 +83,10 @@ def read_states(
 def read_newest(
     connection: Connection, partitions: Iterable[Partition]
 ) -> dict[Partition, ReleaseProgress]:
-    """Return the newest progress of partitions that have one; raises as `read_states` does."""
+    """Return the newest progress of partitions that have one.
+
+    Raise StateRefused if another version wrote it, KafkaException if it cannot be read.
+    """
     if not (wanted := list(partitions)):
         return {}
     with reader(connection, uncommitted=True) as consumer:

@@ -255,6 +255,7 @@ class RekeyShard(SourceShard):
         self._records = self._bytes = self._sequence = 0
 
     def restore(self) -> None:
+        """Continue from the stored progress; refuse it if topics have changed since."""
         progress = self._stored(_DECODER)
         if progress is None:
             self._clock.resume(self._place.watermark)

@@ -111,6 +111,7 @@ def _source(topic: ExistingTopic, embedded: bool) -> SourceTopic:
 
 
 def connection_of(settings: Settings, embedded: str | None = None) -> Connection:
+    """Return the connection to the settings' Kafka, or to the `embedded` one with this id."""
     kafka = settings.kafka
     return Connection(
         kafka.bootstrap,

@@ -448,6 +448,7 @@ def _topics(
 
 
 def _log_start(factory: Factory) -> None:
+    """Log what a worker publishes, its promises, and what deserves a look."""
     settings = factory.settings
     topics = factory.topics
     for caution in cautions(topics.plan, topics.existing):

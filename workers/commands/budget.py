@@ -266,9 +266,11 @@ def _figures(cost: spending.Total | spending.Charged) -> str:
 
 
 def _parts(parts: Sequence[spending.Counted]) -> str:
+    """Name the parts of a total, with how many epochs of each count."""
     named = []
     for part in parts:
         times = f" ({part.epochs:,} epochs)" if part.epochs > 1 else ""
+        # What bounds cost is charged to events that a sample may hold, and that count in no epoch.
         if not part.epochs:
             times = " (the sample for its bounds)"
         worker = "" if part.worker is None else f" of worker {part.worker}"
@@ -277,6 +279,7 @@ def _parts(parts: Sequence[spending.Counted]) -> str:
 
 
 def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
+    """Print the ceiling, what the fullest period holds, and which epochs still fit."""
     period = "an epoch" if left.period == "epoch" else f"any {left.period}"
     say.line(
         f"ceiling: epsilon {left.max_epsilon!r} at delta {left.max_delta!r} for one {unit}, in {period}",

@@ -187,6 +187,7 @@ def _reader(
 
 
 def _proxy(section: object) -> Proxy:
+    """Return the proxy of the section [proxy], checked."""
     if not isinstance(section, dict):
         raise SettingsError("proxy: a section [proxy]")
     _refuse_others(section, ("header", "addresses"), "proxy.")

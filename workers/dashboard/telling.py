@@ -227,6 +227,7 @@ class Teller:
                 self._failed = True
 
     def _load(self) -> None:
+        """Read the file; without one, or from a broken one, alerts begin anew."""
         try:
             stored = msgspec.json.decode(self._path.read_bytes(), type=Stored)
         except FileNotFoundError:

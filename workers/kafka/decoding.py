@@ -87,9 +87,11 @@ class RecordSet:
         return left > _MAGIC_AT and left >= _LOG_OVERHEAD + self._length()
 
     def next_batch(self) -> RecordBatch:
+        """Return the next batch; raise CorruptRecordException if it is too short for its header."""
         start = self._at
         self._at += _LOG_OVERHEAD + self._length()
         size = self._at - start
+        # Older batches have another header.
         if self._data[start + _MAGIC_AT] >= 2 and size < _HEADER.size:
             raise CorruptRecordException(f"a record batch of {size} bytes")
         return RecordBatch(self._data, start, self._at)

@@ -96,6 +96,7 @@ class DigitCurve(Curve):
         return total
 
     def mean(self, last: int) -> float:
+        """Return the mean variance of ticks 1..last, exactly: digit by digit of all numbers."""
         total = self._rounding
         for level, variance in enumerate(self._variances):
             # A level's digit runs through 0..r - 1, each for `width` ticks, in cycles; ticks are

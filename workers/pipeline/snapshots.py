@@ -378,7 +378,7 @@ class Means(Frozen):
     def changed_rows(
         self, counts: Floats, sums: Floats, errors: Sequence[tuple[float, float]]
     ) -> list[list[float | None]]:
-        """Return the same rows of changes of published counts and sums (m,).
+        """Return the rows that `rows` has, of changes of published counts and sums (m,).
 
         `errors` are the published sds of a count and of a sum, over the window or at both its ends:
         a difference has at most the sum of both. Doubles round by far less than the noise.

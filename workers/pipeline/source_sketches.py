@@ -187,6 +187,7 @@ class TickSketches:
         self._table.changed[:] = False
 
     def _put(self, keys: Codes, number: Longs, labels: Texts, counts: Longs) -> None:
+        """Enter counters: of each of the `keys` the next `number` of labels, with their counts."""
         codes = self.label_names.codes_of(labels)
         self._make_room(len(codes), len(codes))
         kernels.put_counters(
@@ -291,6 +292,7 @@ class Sketches:
         sketches = self._open.get((lane, tick))
         if sketches is None:
             sketches = TickSketches(lane.sketch, *names)
+        # A batch may have new vocabularies: full ones are replaced.
         sketches = sketches.translated(*names)
         sketches.feed(columns, events, amounts, lane.max_items)
         if sketches.keys:  # else the view skips all of them
@@ -366,6 +368,7 @@ def _labels_of(pairs: Words) -> Longs:
 
 
 def _decode(value: bytes) -> StoredSketches:
+    """Return stored sketches; StateRefused if another version wrote them, or they are damaged."""
     if value[:1] != bytes((VERSION,)):
         raise StateRefused(
             "stored sketches are of another version: were they written by a newer one?"

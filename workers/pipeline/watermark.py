@@ -172,7 +172,10 @@ class Watermark:
         return effective
 
     def too_far_behind(self, times: Longs, effective: Longs) -> Bools:
-        """Return which events (n,) are to be rejected: counted too late, or after users moved."""
+        """Return which events (n,) are to be rejected: counted too late, or after users moved.
+
+        `times` and `effective` are when they are dated and when they count, in ms (`advance_by`).
+        """
         rejected: Bools = effective - times > self._max_behind
         for moved_ms in self._moves:
             rejected |= (times < moved_ms) & (effective >= moved_ms)

@@ -30,8 +30,11 @@ class Interrupts:
     _active: ClassVar[Interrupts | None] = None
 
     def __init__(self) -> None:
+        # Whether signals wait for the end of the step, and one does.
         self._deferring = self._pending = False
-        self._first = 0.0
+        # When the first one came.
+        self._first_s = 0.0
+        # Those whose handlers this context has replaced.
         self._installed: list[signal.Signals] = []
         self.pressed: signal.Signals | None = None
         self.insisted = False
@@ -79,13 +82,13 @@ class Interrupts:
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: raise it, defer it, or ignore it as a repetition of the first."""
-        now = monotonic()
+        now_s = monotonic()
         if self.pressed is None:
             self.pressed = signal.Signals(number)
-            self._first = now
+            self._first_s = now_s
             if not self._deferring:
                 raise KeyboardInterrupt
             self._pending = True
-        elif now - self._first >= SAME_PRESS_S:
+        elif now_s - self._first_s >= SAME_PRESS_S:
             self.insisted = True
             raise KeyboardInterrupt

@@ -57,6 +57,7 @@ class _RepeatFilter(logging.Filter):
         self._last_s: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to let a line through: not again within `REPEAT_S`."""
         if record.name in _NEVER_DROPPED:
             return True
         text = record.getMessage()

@@ -120,6 +120,8 @@ class ServerThread:
         self._thread.join()
 
     def _serve(self) -> None:
+        """Run the server in this thread; keep an error for the `with` block if it began none."""
+
         async def main() -> None:
             self._loop = asyncio.get_running_loop()
             self._stopped = asyncio.Event()

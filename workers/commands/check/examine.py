@@ -328,7 +328,8 @@ class Nearest(NamedTuple):
 class RejectReason:
     """Records rejected for one reason.
 
-    `example` is the first of them, exact; `absent` the named field if none has it; `empty` how many
+    `example` is the first of them, exact; `fields` counts their paths; `absent` is the field that
+    the reason names if none has it; `hint` how such records might be accepted; `empty` how many
     `missing = "empty"` would accept, as events without items; `fault` where the example stops being
     JSON; `keys` the lines about undeclared stream keys.
     """
@@ -555,7 +556,7 @@ class _Met:
         if not len(events):
             return events, ()
         rejects: Sequence[Reject] = ()
-        # The watermark at each event, which says up to when ticks are closed.
+        # When they count: at their own time, or at the watermark if that is later.
         effective = clock.advance_by(events.times, None)
         behind = clock.too_far_behind(events.times, effective)
         # All of a file is of the past.

@@ -344,6 +344,7 @@ class _Survey:
 
 
 def kind_of(value: object) -> Kind:
+    # An int too, for Python.
     if isinstance(value, bool):
         return Kind.BOOLEAN
     if isinstance(value, str):

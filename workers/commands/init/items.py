@@ -128,7 +128,10 @@ def _linear(low: float, high: float) -> Range | None:
 
 
 def _log(low: float, high: float) -> Range | None:
-    """Return buckets between powers of ten, three a decade, that cover `low` to `high`."""
+    """Return buckets between powers of ten, three a decade, that cover `low` to `high`.
+
+    None if `low` is too near to zero, or below.
+    """
     if low < _SMALLEST:
         return None
     first = math.floor(math.log10(low))

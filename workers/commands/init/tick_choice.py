@@ -153,6 +153,7 @@ def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
 
 
 def _rate(rate: float) -> str:
+    """Return a rate, in events per second, in the shortest unit of time with at least one."""
     for seconds, unit in (
         (1, "second"),
         (60, "minute"),

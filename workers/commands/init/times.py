@@ -35,6 +35,7 @@ class TimeCandidate:
 
     @property
     def reason(self) -> str:
+        """Why the field may be the time of events, in words."""
         what = "ISO 8601 text"
         if self.unit != "iso":
             written = ", written as text," if self.field.text else ""

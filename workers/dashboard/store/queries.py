@@ -399,7 +399,11 @@ def history(cursor: Database, query: HistoryQuery, reading: float | None) -> byt
 
 
 def epochs(cursor: Database, query: EpochsQuery, reading: float | None) -> bytes:
-    """Return the answer to /api/epochs; raises as `history`."""
+    """Return the answer to /api/epochs, JSON with the last stored snapshot of each epoch.
+
+    `reading` is how far the store has read the topics, None once it has. Raise NotStored for a
+    stream that is not stored.
+    """
     where = locate(cursor, query.stream)
     rows = f"({last_of_epochs(where, query)}) order by end_ms desc, place desc limit {query.limit + 1}"
     heads = heads_of(cursor, rows)

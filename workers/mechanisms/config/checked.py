@@ -47,6 +47,7 @@ class Rule(NamedTuple):
 # Base of records that check each field, and then `complaints`, when they are made.
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
+        """Check each field by its rule, then all together; raise ValueError for the first fault."""
         for rule in rules(type(self)):
             value = getattr(self, rule.attribute)
             try:

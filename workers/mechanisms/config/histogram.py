@@ -362,10 +362,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         """Return whether the analysis covers a user with items in different ticks.
 
         It does if the cost is a sum over the items touched: a user with m items in an epoch, each
-        counted at most Dinf times, costs the same as one event with m items of Dinf, and discovery
-        is charged for every tick that may hold part of an item (`Mechanism.ticks_of_item`). It does
-        not if an event is charged once per release (top-k picks, shared thresholds): the user
-        enters up to m releases.
+        counted at most max_count times, costs the same as one event with m items of that count, and
+        discovery is charged for every tick that may hold part of an item
+        (`Mechanism.ticks_of_item`). It does not if an event is charged once per release (top-k
+        picks, shared thresholds): the user enters up to m releases.
         """
         return self.about.per_item
 

@@ -701,7 +701,10 @@ def line_counters(
 def _counters(
     pairs: tuple[tuple[int, int], ...], rho_item: float
 ) -> tuple[LineCounter, ...]:
-    """Return the counters for (window, hop) pairs, cached; see `line_counters`."""
+    """Return the counters for (window, hop) pairs, in ticks, which share one noise path.
+
+    They are large, and wanted for the same pairs again: so cached.
+    """
     levels, shortest = shared_shape(pairs)
     return tuple(
         LineCounter(window, hop, levels, shortest, rho_item) for window, hop in pairs

@@ -382,7 +382,11 @@ def ranked_lines(
     hops: tuple[int, ...],
     rho_item: float,
 ) -> tuple[RankedLine, ...]:
-    """Return the counters of windows that share one noise path, as `line_counters`."""
+    """Return the counters of windows, in ticks, which share one noise path.
+
+    Each is released every so many ticks, its hop; `buckets` is the number of cells of ranks. All
+    together cost at most `rho_item` for a change by one.
+    """
     pairs = tuple(zip(windows, hops, strict=True))
     levels, shortest = shared_shape(pairs)
     ranks = ranks_of(buckets)

@@ -151,6 +151,7 @@ class OneShotNoise:
         return int(self._values(USE_SHARED, address, key_tag.reshape(1, 2))[0])
 
     def _values(self, use: int, address: Place, tags: Tags) -> Longs:
+        """Return the noise of rows, by their tags, at an address, for one use of it."""
         if self._table is None:
             raise ValueError(
                 "table = None: this mechanism shows no counts, so they have no noise"

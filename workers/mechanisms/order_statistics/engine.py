@@ -691,6 +691,7 @@ class OrderStatistics(Mechanism):
     def prepare_key(
         self, state: State, key: int, tags: Tags, labels: Sequence[bytes]
     ) -> None:
+        """Begin a stream key with no answer, all counts at zero, and its first thresholds."""
         super().prepare_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
         thresholds = self._first_thresholds(zeros, 1)

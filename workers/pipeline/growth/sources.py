@@ -83,6 +83,7 @@ class Sources(msgspec.Struct, frozen=True):
         return sum(topic.partitions for topic in self.topics)
 
     def __iter__(self) -> Iterator[Place]:
+        """Yield the partitions by their numbers, which never change: in the order they joined."""
         topics = {topic.name: topic for topic in self.topics}
         counts = dict.fromkeys(topics, 0)
         # The partitions of the first commit as if they had joined one topic after another.

@@ -227,6 +227,7 @@ def thresholds_of(
 
 
 def _tick(mechanism: Mechanism, t: int) -> Tick:
+    """Return the noise and the threshold at a tick; no sd of what is no count."""
     sd = mechanism.sd(t)
     threshold = mechanism.threshold(t)
     return Tick(

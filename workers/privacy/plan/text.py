@@ -307,6 +307,7 @@ def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> 
 
 
 def _window_row(window: WindowPlan) -> Sequence[str]:
+    """Return a window's row of the table of windows without epochs."""
     ticks = f"{window.ticks:,}"
     if window.hop > 1:
         ticks += f" to {window.most_ticks:,}, hop {window.hop:,}"
@@ -495,6 +496,7 @@ def _ranks(choices: Sequence[RankChoice], say: _PlanPrinter) -> None:
 
 
 def _error(plan: HistogramPlan, say: _PlanPrinter) -> None:
+    """Print the expected error of counts, and what theorems bound."""
     error = plan.error
     say.head(
         f"expected error (what holds for all at once: with probability {1 - error.beta:.6g})"
@@ -523,6 +525,7 @@ def _error(plan: HistogramPlan, say: _PlanPrinter) -> None:
 
 
 def _memory(memory: Memory, say: _PlanPrinter) -> None:
+    """Print what the rows of a histogram take in memory and on disk."""
     say.head("memory and disk of an owner partition")
     parts = [
         f"columns {memory.columns_per_row:,} (labels of {memory.label_bytes} bytes)"

@@ -165,7 +165,9 @@ class Watch:
         #: The series: its name, and its window if it has one.
         self.name, _ = histogram.outputs[view.number]
         self.window_ms = histogram.config.series[view.number].window_ms
-        self._of = run.number, run.seed, self.name
+        # The first columns of every row of results.
+        self._which = run.number, run.seed, self.name
+        # Numbers of a stream key that are measured at a tick.
         self._width = len(METRICS) + len(RANKED) * view.top
         # Whether there is a delay to measure, and whether the columns record the first appearance.
         self._discovers = run.combination.discovers
@@ -414,7 +416,7 @@ class Watch:
     def board_row(self, at: ReleasedTick, index: int, *more: Any) -> BoardRow:
         """Return a row of a stream key at a tick; `more` are the fields from `rank` on."""
         name = self.view.names[index]
-        return BoardRow(*self._of, name, self.last_tick, at.end_ms, *more)
+        return BoardRow(*self._which, name, self.last_tick, at.end_ms, *more)
 
     def retain(self, ticks: set[int], boards: set[int]) -> None:
         """Keep only the measurements of these `ticks`, and the boards of these `boards`."""
@@ -474,7 +476,7 @@ class Watch:
         size: int = 0,
     ) -> Series:
         columns = np.array(ticks, dtype=np.int64), np.array(values, dtype=np.float64)
-        return Series(*self._of, key, metric, rank, size, *columns)
+        return Series(*self._which, key, metric, rank, size, *columns)
 
 
 Fields = Mapping[str, Any]

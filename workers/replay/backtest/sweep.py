@@ -143,7 +143,10 @@ class Pool:
     def run(
         self, settings: Settings, source: Source, write: Write, progress: Progress
     ) -> Summary:
-        """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
+        """Read the source, to its end or to Ctrl-C, for the processes, which do the runs.
+
+        No snapshot is written: `write` is there as for a `Backtest`.
+        """
         with Interrupts() as interrupts:
             # Part of a message would be read as the start of the next.
             with interrupts.deferred():
@@ -302,6 +305,7 @@ class Group:
 
     def _on_tick(self, shown: ReleasedTick) -> None:
         """Measure a due tick: it is counted in all series, so all runs have released it."""
+        # Once a tick, though without epochs every window is released.
         if shown.number:
             return
         self._tick = (self.wide.next or 1) - 1
