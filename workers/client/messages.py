@@ -85,7 +85,7 @@ class Frame(Head, frozen=True):
 
 
 class PlainGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A guarantee as the usual snapshot has it, with no other fields."""
+    """A guarantee as the usual snapshot has it: without the other fields of `Guarantee`."""
 
     unit: str
     rho: NotNegative

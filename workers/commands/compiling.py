@@ -319,6 +319,7 @@ def _compile_replay() -> None:
         _require(any(len(histogram._state.ledger.tags) for histogram in histograms))
         for histogram in histograms:
             ledger: Ledger = histogram._state.ledger
+            # Every row counts as new, so that `changes` stores all of them.
             ledger.clean_rows = 0
             ledger.touched = [ledger.find(ledger.tags)]
             ledger_blocks.load(ledger_blocks.changes(ledger), len(histogram._keys))

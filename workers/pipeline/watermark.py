@@ -122,6 +122,7 @@ class Watermark:
     def resume(self, watermark: int | None) -> None:
         """Begin at a stored watermark, which is the last committed one; None: nothing is stored."""
         self.watermark = self._committed_watermark = watermark
+        # Ticks close by the clock then, also before the first event.
         if watermark is None and self.by_clock:
             now_ms = time.time_ns() // 1_000_000
             starts = min(lane.start_ms for lane in self._lanes)

@@ -662,7 +662,10 @@ def _at(cost: PrivacyCost, ratio: float) -> PrivacyCost:
 
 
 def _scaled(cost: PrivacyCost, factor: float) -> PrivacyCost:
-    """Return a cost with rho multiplied by `factor`, and the epsilon that follows from it."""
+    """Return a cost with rho multiplied by `factor`, at the same delta, with the epsilon of that.
+
+    A pure epsilon grows as rho does.
+    """
     rho = cost.rho * factor
     epsilon = cost.epsilon * factor
     if not cost.pure and (left := conversion_delta([cost])) > 0:

@@ -221,7 +221,10 @@ class SumPlan(Record, frozen=True):
 
 
 class AllItems(Record, frozen=True):
-    """Noise of the count of all items of a stream key; `rho` is its part of the budget."""
+    """Noise of the count of all items of a stream key, as standard deviations (sd).
+
+    `share` is its part of the budget, and `rho` what that comes to.
+    """
 
     share: float
     rho: float

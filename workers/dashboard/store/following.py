@@ -124,9 +124,11 @@ class Follower:
         self._writer = writer
         self._backlog = backlog
         self._partitions: dict[Partition, _Reading] = {}
+        # What is stored next: snapshots of so many bytes, and partitions whose position has moved.
         self._piece: list[Arrival] = []
         self._moved: set[Partition] = set()
         self._bytes = 0
+        # What the feed has read before is read from Kafka.
         backlog.restart()
 
     @property

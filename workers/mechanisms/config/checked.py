@@ -63,6 +63,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError(self.where() + complaint)
 
     def where(self) -> str:
+        """Return what begins messages: where in the settings file the record is."""
         return ""
 
     def complaints(self) -> Iterator[str]:

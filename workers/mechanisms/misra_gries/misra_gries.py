@@ -452,6 +452,7 @@ class MisraGries(Budgeted):
     ) -> None:
         """Feed a tick's items of a stream key to its open sketches."""
         sketches = state.open_sketches(key, levels)
+        # Algorithm 1, one occurrence after another, for which the noise of "pmg" is proved.
         if self._shared:
             feed(sketches, items)
             return

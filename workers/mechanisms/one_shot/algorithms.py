@@ -601,6 +601,9 @@ def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, address: Place) -> Longs
 def _shown(
     cell: Cell, of_keys: list[Rows], noise: OneShotNoise, address: Place
 ) -> tuple[Rows, Longs]:
-    """Return the shown rows of all stream keys, ascending, and their noisy counts."""
+    """Return the shown rows of all stream keys, ascending, and their noisy counts.
+
+    `of_keys` has the shown rows of each stream key.
+    """
     rows = np.sort(np.concatenate(of_keys)) if of_keys else np.empty(0, dtype=np.int64)
     return rows, _noisy(cell, rows, noise, address)
