@@ -265,13 +265,13 @@ class Auditor:
         if value is None:
             return None
         stored = read_progress(value)
-        known = self._merge(owner)
+        current = self._merge(owner)
         # It refuses state of another key, topic or mechanism.
-        known.restore(stored, store.items)
-        self._note_checkpoint(owner, store, known)
-        return known, stored.position
+        current.restore(stored, store.items)
+        self._note_checkpoint(owner, store, current)
+        return current, stored.position
 
-    def _note_checkpoint(self, owner: int, store: Store, known: Merge) -> None:
+    def _note_checkpoint(self, owner: int, store: Store, current: Merge) -> None:
         """Begin with the oldest checkpoint that can be used, if old contributions are deleted.
 
         That is one from which on all contributions are still there.
@@ -284,16 +284,16 @@ class Auditor:
         for checkpoint in checkpoints(store):
             if checkpoint.progress.offset >= begin:
                 items = partial(checkpoint.items, store)
-                self._begin_with(owner, known, checkpoint.progress, items)
+                self._begin_with(owner, current, checkpoint.progress, items)
                 return
 
     def _begin_with(
-        self, owner: int, known: Merge, progress: ReleaseProgress, items: Pairs
+        self, owner: int, current: Merge, progress: ReleaseProgress, items: Pairs
     ) -> None:
         """Begin the audit of an owner with the state in a checkpoint."""
         running = {
             (histogram.name, histogram.life.generation)
-            for histogram in known.histograms
+            for histogram in current.histograms
         }
         # Ended generations are not computed again.
         progress.histograms = {
@@ -319,10 +319,10 @@ class Auditor:
                 handed[generation] = replace(page, keys=keys_before + page.keys)
         self._handed[owner] = handed
 
-    def _repeating(self, owner: int, known: Merge) -> Merge:
+    def _repeating(self, owner: int, current: Merge) -> Merge:
         """Return an owner's histograms, ready to compute again what those of its state published.
 
-        `known` are the histograms of its state. They serve the stream keys of now, and those that
+        `current` are the histograms of its state. They serve the stream keys of now, and those that
         were handed over to new owners since.
         """
         begun = self._begun.get(owner)
@@ -332,7 +332,7 @@ class Auditor:
             for generation, handed in by_generation.items():
                 moved.setdefault(generation, {}).update(handed.keys)
         for published, histogram in zip(
-            known.histograms, repeating.histograms, strict=True
+            current.histograms, repeating.histograms, strict=True
         ):
             first = published.life.first
             generation = (published.name, published.life.generation)
@@ -454,20 +454,20 @@ class Auditor:
             signing=signing,
         )
 
-    def _recompute(self, owner: int, known: Merge, position: int) -> None:
+    def _recompute(self, owner: int, current: Merge, position: int) -> None:
         """Release an owner partition's ticks again; remove matches from the published snapshots.
 
-        `known` are the histograms of its state, which has counted the contributions before the
+        `current` are the histograms of its state, which has counted the contributions before the
         offset `position`.
         """
         topic = self._settings.contributions_topic
-        merge = self._repeating(owner, known)
+        merge = self._repeating(owner, current)
         begun = self._begun.get(owner)
         since = 0 if begun is None else begun.progress.offset
         # The tick before which each histogram has stopped publishing.
         ends = {
             histogram.name: histogram.next
-            for histogram in known.histograms
+            for histogram in current.histograms
             if histogram.next is not None
         }
         for message in read_partition(
