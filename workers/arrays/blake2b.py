@@ -259,10 +259,11 @@ def digests(
     stops: Longs,
     out: Words,
 ) -> None:
-    """Write the digest of prefix + data[start:stop] for each of n spans.
+    """Write the digest of a prefix and data[starts[i]:stops[i]], together, for each i, to `out`.
 
-    `out` (n, 2) gets the first 16 bytes of each digest as little-endian words: a digest of 8 bytes
-    is column 0. A span outside of data raises IndexError. Texts of one block run LANES at a time.
+    `words`, `rest` and `length` are the `State` after the prefix, which `start` returns. `out`
+    (n, 2) gets the first 16 bytes of each digest as little-endian words: a digest of 8 bytes is
+    column 0. A span outside of data raises IndexError. Texts of one block run LANES at a time.
     """
     # One array type, and loops instead of slices, save 2 s of compile time.
     as_words = np.zeros(16, dtype=np.uint64)

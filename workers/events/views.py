@@ -404,11 +404,18 @@ def add_value(
     to: Target,
     n_labels: int,
 ) -> tuple[int, int]:
-    """Add the items of any other value, as `add_elements`; `of_event` is the amount of each."""
+    """Add the items of a value that is no list of objects: a list of labels, a map or one label.
+
+    The log of the value begins in `row`, and that of its event ends before `stop`. `of_event` is
+    the amount of every item, unless a map states them. Returns bytes used in `written`, or
+    DECLINED, and labels. What is declined, the general reader decides on.
+    """
     log = logs.rows
     column = to.column
     kind = log[row, KIND]
+    # A count beside the value is of one item: not of those of a list or map.
     counts_one = column[COUNT] >= 0 and column[SUMS] == 0
+    # The log has a row for each element of a list, unless these are lists or objects themselves.
     if kind == kinds.LIST:
         if counts_one or log[row, START] > stop - row - 1:
             return DECLINED, n_labels
@@ -422,6 +429,7 @@ def add_value(
         return written_used, n_labels
     if column[ONLY_LIST] or kind == kinds.OTHER:
         return DECLINED, n_labels
+    # Of a map the names are the labels, never numbers; the log has a name and a value for each.
     if kind == kinds.MAP:
         if counts_one or column[BUCKETS] or 2 * log[row, START] > stop - row - 1:
             return DECLINED, n_labels

@@ -126,13 +126,12 @@ class Table(NamedTuple):
 
 
 @kernel_part
-def guess_codes(
-    data: Bytes, places: Longs, table: Table, used: int, guesses: Codes
-) -> None:
+def guess_codes(data: Bytes, places: Longs, table: Table, guesses: Codes) -> None:
     """Write the hash of each text to `block_hashes`, and its probable code, or -1, to `guesses`.
 
-    Reads are independent, so the processor overlaps them: half the time if the table exceeds the
-    caches.
+    `places` (n, 2), n <= BLOCK_TEXTS, are start and stop of texts in `data`. A code is probable if
+    the text's first slot has it and the hashes are equal. Reads are independent, so the processor
+    overlaps them: half the time if the table exceeds the caches.
     """
     slots = table.slots
     hashes = table.hashes
@@ -144,7 +143,7 @@ def guess_codes(
         guesses[i] = slots[block_hashes[i] & mask]
     for i in range(len(places)):
         code = guesses[i]
-        if code < 0 or code >= used or hashes[code] != block_hashes[i]:
+        if code < 0 or hashes[code] != block_hashes[i]:
             guesses[i] = -1
 
 
@@ -165,7 +164,7 @@ def encode_texts(
         if not inside(places[block:stop_at], len(data)):
             return OUTSIDE, used
         if large:
-            guess_codes(data, places[block:stop_at], table, used, codes[block:stop_at])
+            guess_codes(data, places[block:stop_at], table, codes[block:stop_at])
         for i in range(block, stop_at):
             start = places[i, 0]
             stop = places[i, 1]

@@ -93,8 +93,10 @@ class Origins:
         return [reject for reject in rejects if reject.index not in marks]
 
     def _take(self, mark: Mark, where: str) -> None:
+        """Note a mark, read at `where`; StateRefused unless it follows its origin's last one."""
         if not self.all:
             self.all = [Origin() for _ in range(mark.of)]
+        # Origins have joined, if it tells of more than are known.
         if mark.origin == 0 or not self._strict:
             begin = mark.watermark if mark.origin == 0 else None
             self.all += [Origin(0, begin) for _ in range(len(self.all), mark.of)]
@@ -135,8 +137,9 @@ def parse_markers(
 ) -> None:
     """Parse the re-key marker if it is a record's first header; headers follow the value.
 
-    Writes `keys`, start and stop of the original key, and `marks`, the earliest time at which the
-    event counts, or NO_TIME. A start of -1 is a null value or key.
+    `values` (n, 2) are start and stop in `data`, `name` is the header's. Writes `keys` (n, 2),
+    start and stop of the original key, and `marks` (n,), the earliest time in ms at which the event
+    counts, or NO_TIME. A start of -1 is a null value or key.
     """
     for i in range(len(values)):
         keys[i, 0] = -1
@@ -150,10 +153,10 @@ def parse_markers(
         length, position = varint(data, position)
         if length != len(name):
             continue
-        same = True
+        has_name = True
         for place in range(length):
-            same &= data[position + place] == name[place]
-        if not same:
+            has_name &= data[position + place] == name[place]
+        if not has_name:
             continue
         length, position = varint(data, position + length)
         if length < 9:

@@ -97,6 +97,7 @@ def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
 
 @kernel_part
 def mark(hashed: np.uint64) -> np.uint8:
+    """Return what marks a slot as taken by a pair of this hash, never 0."""
     # The low bits: the high ones choose the slot.
     return np.uint8(_1 + (hashed & _127))
 
@@ -105,14 +106,14 @@ def mark(hashed: np.uint64) -> np.uint8:
 def user_slot(
     slots: Codes, digests: Words, seed: np.uint64, first: np.uint64, second: np.uint64
 ) -> int:
-    """Return the slot of the user with this digest, or the free slot for it."""
+    """Return the slot of the user with this digest, of two words, or the free slot for it."""
     mask = len(slots) - 1
-    at = np.int64(spread(first, second, seed) >> _32) & mask
-    while slots[at] >= 0 and (
-        digests[slots[at], 0] != first or digests[slots[at], 1] != second
+    slot = np.int64(spread(first, second, seed) >> _32) & mask
+    while slots[slot] >= 0 and (
+        digests[slots[slot], 0] != first or digests[slots[slot], 1] != second
     ):
-        at = (at + 1) & mask
-    return int(at)
+        slot = (slot + 1) & mask
+    return int(slot)
 
 
 @kernel_part
@@ -125,22 +126,31 @@ def pair_slot(
     owner: int,
     pair: np.uint64,
 ) -> int:
+    """Return the slot of a user's pair, or the free slot for it.
+
+    `owner` is the user's number, `pair` the pair's digest, and `hashed` their hash.
+    """
     mask = len(slots) - 1
-    own = mark(hashed)
-    at = np.int64(hashed >> _32) & mask
+    own_mark = mark(hashed)
+    slot = np.int64(hashed >> _32) & mask
     # Marks are contiguous, so entries of other pairs, scattered in memory, are rarely read.
-    while marks[at] and (
-        marks[at] != own or owners[slots[at]] != owner or pairs[slots[at]] != pair
+    while marks[slot] and (
+        marks[slot] != own_mark
+        or owners[slots[slot]] != owner
+        or pairs[slots[slot]] != pair
     ):
-        at = (at + 1) & mask
-    return int(at)
+        slot = (slot + 1) & mask
+    return int(slot)
 
 
 @kernel
 def number_users(
     table: Table, first: int, events: Longs, batch: Batch, owners: Codes
 ) -> int:
-    """Number users of `events[first:]` in `owners` (n,) until the table is full; return the end."""
+    """Write the users' numbers of `events[first:]` to `owners` (n,), new ones for new users.
+
+    Stop when the table is full; return the place in `events` to resume from, or their number.
+    """
     # Unpacked: passing the table counts a reference to each array, which tripled an event's cost.
     slots = table.user_slots
     digests = table.digests
@@ -191,10 +201,12 @@ def count_pairs(
     numbers: Codes,
     counted: Longs,
 ) -> int:
-    """Count `events[from_event:]` in `counted` (m,) until the table is full; return the end.
+    """Write how much each row of `events[from_event:]` counts to `counted` (m,).
 
-    `bounds` are the maximum pairs per user and count per pair; `numbers` (m,) is scratch. Where the
-    latter is 0, a pair that counted before counts as -1: there is nothing to store.
+    `owners` (n,) has the users' numbers; `bounds` are the maximum pairs per user and count per
+    pair; where the latter is 0, a pair that counted before counts as -1: there is nothing to store.
+    `numbers` (m,) is scratch for the rows' pairs. Stop when the table is full; return the place in
+    `events` to resume from, or their number.
     """
     used = table.used
     slots = table.pair_slots
@@ -212,6 +224,7 @@ def count_pairs(
     mask = len(slots) - 1
     for start in range(from_event, len(events), BLOCK_EVENTS):
         block = events[start : start + BLOCK_EVENTS]
+        # Guess the number in each pair's first slot; -1: new, or in a later slot.
         for event in block:
             for row in range(first[event], first[event] + number[event]):
                 hashed = spread(pairs[row], np.uint64(owners[event]), seed)
@@ -261,28 +274,29 @@ def count_pairs(
 
 @kernel
 def index_users(slots: Codes, digests: Words, seed: np.uint64, size: int) -> None:
+    """Enter the numbers of the first `size` users in free slots."""
     mask = len(slots) - 1
     for number in range(size):
-        at = (
-            np.int64(spread(digests[number, 0], digests[number, 1], seed) >> _32) & mask
-        )
-        while slots[at] >= 0:
-            at = (at + 1) & mask
-        slots[at] = number
+        hashed = spread(digests[number, 0], digests[number, 1], seed)
+        slot = np.int64(hashed >> _32) & mask
+        while slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        slots[slot] = number
 
 
 @kernel
 def index_pairs(
     slots: Codes, marks: Bytes, owners: Codes, pairs: Words, seed: np.uint64, size: int
 ) -> None:
+    """Enter the numbers of the first `size` pairs in free slots, and mark these."""
     mask = len(slots) - 1
     for number in range(size):
         hashed = spread(pairs[number], np.uint64(owners[number]), seed)
-        at = np.int64(hashed >> _32) & mask
-        while marks[at]:
-            at = (at + 1) & mask
-        slots[at] = number
-        marks[at] = mark(hashed)
+        slot = np.int64(hashed >> _32) & mask
+        while marks[slot]:
+            slot = (slot + 1) & mask
+        slots[slot] = number
+        marks[slot] = mark(hashed)
 
 
 @kernel_with_arrays
@@ -299,15 +313,15 @@ def entries(events: Longs, batch: Batch, counted: Longs) -> tuple[Words, Words, 
     of_user = np.empty((size, 2), dtype=np.uint64)
     of_pair = np.empty(size, dtype=np.uint64)
     added = np.empty(size, dtype=np.int64)
-    at = 0
+    entry = 0
     for event in events:
         for row in range(first[event], first[event] + number[event]):
             if counted[row] > 0:
-                of_user[at, 0] = users[event, 0]
-                of_user[at, 1] = users[event, 1]
-                of_pair[at] = pairs[row]
-                added[at] = counted[row]
-                at += 1
+                of_user[entry, 0] = users[event, 0]
+                of_user[entry, 1] = users[event, 1]
+                of_pair[entry] = pairs[row]
+                added[entry] = counted[row]
+                entry += 1
     return of_user, of_pair, added
 
 
@@ -330,13 +344,16 @@ class UserEpoch:
     """Table of one (lane, epoch), and its entries not yet stored. Sensitive."""
 
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
+        """`keeps`: whether entries will be stored."""
         self._most = lane.max_items_per_user or 0
         self._max_count = lane.max_count
         self._keeps = keeps
         self._table = _new_table(self._max_count)
         self._new: list[Rows] = []
+        # The last stored block, which is written again with more rows, and its number.
         self._tail = _NO_ROWS
         self._sequence = 0
+        # What these two are once `changes` are committed.
         self._written: tuple[int, Rows] | None = None
         self.rows = 0  # new since the last commit
 
@@ -354,6 +371,7 @@ class UserEpoch:
         np.abs(counted, out=counted)
 
     def _take(self, events: Longs, batch: Batch, counted: Longs) -> None:
+        """Count as `take` does, without noting what is to be stored; enlarge the table if full."""
         users = readonly_contiguous(batch.users)
         pairs = readonly_contiguous(batch.pairs)
         batch = batch._replace(users=users, pairs=pairs)
@@ -375,6 +393,7 @@ class UserEpoch:
             self._table = _grow_pairs(self._table, int(batch.number[events[done]]))
 
     def changes(self, name: bytes) -> list[Change]:
+        """Return blocks with the entries new since the last commit; `name` begins their names."""
         if not self.rows:
             return []
         rows = np.concatenate([self._tail, *self._new])
@@ -391,6 +410,7 @@ class UserEpoch:
         return made
 
     def committed(self) -> None:
+        """Note that the `changes` are stored."""
         if self._written is not None:
             self._sequence, self._tail = self._written
         self._written = None
@@ -398,8 +418,10 @@ class UserEpoch:
         self.rows = 0
 
     def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
+        """Count the stored blocks, given with their names, again: the table is as it was."""
         for name, value in stored:
             rows = _decode(value)
+            # Each row as an event of its own.
             events = np.arange(len(rows))
             ones = np.ones_like(events)
             added = rows["added"].astype(np.int64)
@@ -418,6 +440,7 @@ class UserEpoch:
 
 
 def _new_table(max_count: int) -> Table:
+    """Return an empty table; with a `max_count` of 1 no counts are kept."""
     return Table(
         user_slots=np.full(2 * _ROOM, -1, dtype=np.int32),
         digests=np.zeros((_ROOM, 2), dtype=np.uint64),
@@ -434,6 +457,7 @@ def _new_table(max_count: int) -> Table:
 
 
 def _grow_users(table: Table) -> Table:
+    """Return the table with room for more users, of which it has the same."""
     users = int(table.sizes[0])
     room = _room(users, 1)
     # Reallocated in place where possible: a copy would need both at once.
@@ -449,6 +473,7 @@ def _grow_users(table: Table) -> Table:
 
 
 def _grow_pairs(table: Table, rows: int) -> Table:
+    """Return the table with room for so many more pairs, of which it has the same."""
     pairs = int(table.sizes[1])
     room = _room(pairs, rows)
     table.owners.resize(room, refcheck=False)
@@ -476,6 +501,7 @@ def _slots_for(room: int, slots: int) -> int:
 
 
 def _room(used: int, more: int) -> int:
+    """Return a capacity for `more` entries beside those in use."""
     room = max(used + more, int(used * _GROWTH))
     if room > _ROWS_MAX:
         raise MemoryError(
@@ -545,8 +571,8 @@ class Users:
         epochs = self._epochs.items()
         return [
             change
-            for at, epoch in epochs
-            for change in epoch.changes(self._prefix(*at))
+            for (lane, number), epoch in epochs
+            for change in epoch.changes(self._prefix(lane, number))
         ]
 
     def expired(self, watermark_ms: int) -> list[Change]:
@@ -580,24 +606,27 @@ class Users:
                 self._epochs[lane, epoch].committed()
 
     def restore(self, watermark_ms: int) -> None:
+        """Load the oldest epoch of each lane that the watermark has not passed."""
         for lane in self._oldest:
             self._oldest[lane] = _oldest(lane, watermark_ms)
             self._of(lane, self._oldest[lane])
 
-    def _of(self, lane: Lane, epoch: int) -> UserEpoch:
-        found = self._epochs.get((lane, epoch))
-        if found is None:
-            found = UserEpoch(lane, keeps=self._stored is not None)
+    def _of(self, lane: Lane, number: int) -> UserEpoch:
+        """Return an epoch of a lane, loaded if it is stored."""
+        epoch = self._epochs.get((lane, number))
+        if epoch is None:
+            epoch = UserEpoch(lane, keeps=self._stored is not None)
             if self._stored is not None:
-                found.read_blocks(self._stored.items(self._prefix(lane, epoch)))
-            self._epochs[lane, epoch] = found
-        return found
+                epoch.read_blocks(self._stored.items(self._prefix(lane, number)))
+            self._epochs[lane, number] = epoch
+        return epoch
 
     def _prefix(self, lane: Lane, epoch: int) -> bytes:
         return PREFIX + self._digests[lane] + epoch.to_bytes(8)
 
 
 def _oldest(lane: Lane, watermark_ms: int) -> int:
+    """Return the number of the epoch with the first tick that the watermark has not passed."""
     return lane.epoch(max(1, (watermark_ms - lane.start_ms) // lane.tick_ms + 1))
 
 

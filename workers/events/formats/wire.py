@@ -81,7 +81,11 @@ def real(data: Bytes, pos: int, stop: int, size: int) -> tuple[int, int, int, in
 def delimited(
     data: Bytes, pos: int, stop: int, length: int, is_text: bool
 ) -> tuple[int, int, int, int]:
-    """Return, as `real`, text or bytes of a length that ends at `pos`; the text must be UTF-8."""
+    """Decode text or bytes from `pos` on, before which their length was read.
+
+    Return kind, START and STOP of the log row, and the end; or as the end REFUSED, if they reach
+    beyond `stop`, or a text is not UTF-8. Bytes are no label: of the kind OTHER.
+    """
     if pos == REFUSED or not 0 <= length <= stop - pos:
         return OTHER, 0, 0, REFUSED
     end = pos + length

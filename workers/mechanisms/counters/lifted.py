@@ -90,7 +90,10 @@ NO_WORDS = read_only(np.empty((0, 0, 2), dtype=np.uint64))
 
 
 class Step(NamedTuple):
-    """How rows enter a block of a level: cell and half of its node, and of those beside it."""
+    """How rows enter a block of a level: where the words of its node and those beside it are.
+
+    A cell of words has two nodes, its halves 0 and 1; see `descend`.
+    """
 
     cell: int = -1  # -1: the node's number is in the state
     half: int = 0
@@ -482,33 +485,36 @@ class LiftedColumns(Columns):
 def plan_between(
     path: Path, position: int, since: int | None, levels: int, total: Node | None
 ) -> Plan:
-    """Return how rows get from `since` to a place; from nothing if None.
+    """Return how rows get from one place to another.
 
     Args:
         path: the nodes.
-        position: the place.
-        since: the place of the rows.
-        levels: how many, from the first on, have another block.
-        total: by what the noise rises over the block above them; None if the state has its end.
+        position: the place to get to.
+        since: the place of the rows; None: they have no state.
+        levels: how many, from the first on, have another block than at `since`.
+        total: the node by which the noise rises over the block above these levels; None if the
+            state has the noise at its end.
     """
     cells: dict[Cell, int] = {}
     steps = np.zeros((levels, 8), dtype=np.int64)
     scales = np.zeros((levels + 1, 4))
 
     def cell_of(level: int, k: int) -> tuple[int, int]:
+        """Return the number of a node's cell among those to be drawn, and its half."""
         return cells.setdefault((level, k >> 1), len(cells)), k & 1
 
     for level in range(levels, 0, -1):
         k = (position - 1) >> level
         blocks = path.blocks(level)
+        # The state has the right end of the block before, and at the finest level the nodes too.
         stored = since is not None and (since - 1) >> level == k - 1
-        kept = stored and level == 1
+        has_nodes = stored and level == 1
         cell = -1, 0
-        if not kept:
+        if not has_nodes:
             cell = cell_of(level, k)
             scales[level - 1, 0] = path.scale(level, k)
         beside = -1, 0
-        if k + 1 in blocks and kept and not k & 1:
+        if k + 1 in blocks and has_nodes and not k & 1:
             beside = -2, 0
         elif k + 1 in blocks:
             beside = cell_of(level, k + 1)
@@ -580,10 +586,10 @@ def descend(
     lefts: Longs,
     out: Longs,
 ) -> None:
-    """Bring rows to a place.
+    """Bring n rows to a place: down from the total, by level, to N there.
 
     Args:
-        words: (cells, n, 2).
+        words: (cells, n, 2), of the nodes that are drawn.
         table: of `normal`.
         total, total_half: the total's cell and half; -1 where the level above is in the state.
         steps: (levels, 8), `Step` by level, finest first.
@@ -592,12 +598,13 @@ def descend(
         state: (kept + 2, n), read and written: r_1, r_2, ... of levels with a second block (in
             `line` of all levels, and the end of the block above them), and z_1 of the next two
             blocks.
-        lefts: (n,), for the left ends.
-        out: (n,), written: N, in units.
+        lefts: (n,), scratch: N at the left end of the block that rows are in.
+        out: (n,), written: N at the place, in units; on the way, at the right end of the block.
     """
     levels = len(steps)
     rows = len(out)
-    after = len(state) - 2
+    # The state's rows of z_1 of the next block and of the one after it.
+    ahead = len(state) - 2
     if total >= 0:
         for i in range(rows):
             lefts[i] = 0
@@ -605,7 +612,7 @@ def descend(
                 rough(words[total, i, total_half], table) * scales[levels, 0]
             )
             out[i] = end
-            if levels < after:
+            if levels < ahead:
                 state[levels, i] = end
     else:
         for i in range(rows):
@@ -614,41 +621,45 @@ def descend(
         scale = scales[level, 0]
         next_scale = scales[level, 1]
         last_scale = scales[level, 2]
-        a = steps[level, 0]
-        a_half = steps[level, 1]
-        b = steps[level, 2]
-        b_half = steps[level, 3]
-        c = steps[level, 4]
-        c_half = steps[level, 5]
+        # The fields of `Step`, and the scales of their nodes.
+        cell = steps[level, 0]
+        half = steps[level, 1]
+        next_cell = steps[level, 2]
+        next_half = steps[level, 3]
+        last_cell = steps[level, 4]
+        last_half = steps[level, 5]
         stored = steps[level, 6]
         goes_right = steps[level, 7]
+        # Of the node after the next, whose word is in the next one's cell.
         pair_scale = scales[level, 3]
         # From tick to tick: the first level and others, as short as they can be.
-        if stored and a < 0 and b != -1 and not goes_right:
-            if b >= 0:
+        if stored and cell < 0 and next_cell != -1 and not goes_right:
+            if next_cell >= 0:
                 for i in range(rows):
-                    node = np.int64(state[after, i])
-                    beside = np.int64(rough(words[b, i, 0], table) * next_scale)
-                    state[after + 1, i] = np.int64(
-                        rough(words[b, i, 1], table) * pair_scale
+                    node = np.int64(state[ahead, i])
+                    beside = np.int64(rough(words[next_cell, i, 0], table) * next_scale)
+                    state[ahead + 1, i] = np.int64(
+                        rough(words[next_cell, i, 1], table) * pair_scale
                     )
                     right = out[i] - ((node + beside) >> 3)
                     out[i] = (np.int64(state[0, i]) + right + node) >> 1
                     state[0, i] = right
-                    state[after, i] = beside
+                    state[ahead, i] = beside
             else:
                 for i in range(rows):
-                    node = np.int64(state[after, i])
-                    beside = np.int64(state[after + 1, i])
+                    node = np.int64(state[ahead, i])
+                    beside = np.int64(state[ahead + 1, i])
                     right = out[i] - ((node + beside) >> 3)
                     out[i] = (np.int64(state[0, i]) + right + node) >> 1
                     state[0, i] = right
-                    state[after, i] = beside
+                    state[ahead, i] = beside
             continue
-        if stored and b >= 0 and level and not goes_right:
+        if stored and next_cell >= 0 and level and not goes_right:
             for i in range(rows):
-                node = np.int64(rough(words[a, i, a_half], table) * scale)
-                beside = np.int64(rough(words[b, i, b_half], table) * next_scale)
+                node = np.int64(rough(words[cell, i, half], table) * scale)
+                beside = np.int64(
+                    rough(words[next_cell, i, next_half], table) * next_scale
+                )
                 right = out[i] - ((node + beside) >> 3)
                 left = np.int64(state[level, i])
                 lefts[i] = left
@@ -656,28 +667,32 @@ def descend(
                 state[level, i] = right
             continue
         for i in range(rows):
-            node = np.int64(state[after, i])
-            if a >= 0:
-                node = np.int64(rough(words[a, i, a_half], table) * scale)
+            node = np.int64(state[ahead, i])
+            if cell >= 0:
+                node = np.int64(rough(words[cell, i, half], table) * scale)
             left = lefts[i]
             right = out[i]
-            if b != -1:
-                beside = np.int64(state[after + 1, i])
-                if b >= 0:
-                    beside = np.int64(rough(words[b, i, b_half], table) * next_scale)
+            if next_cell != -1:
+                beside = np.int64(state[ahead + 1, i])
+                if next_cell >= 0:
+                    beside = np.int64(
+                        rough(words[next_cell, i, next_half], table) * next_scale
+                    )
                 right -= (node + beside) >> 3
                 if level == 0:
-                    state[after, i] = beside
-                    if b >= 0 and b_half == 0:
-                        state[after + 1, i] = np.int64(
-                            rough(words[b, i, 1], table) * pair_scale
+                    state[ahead, i] = beside
+                    if next_cell >= 0 and next_half == 0:
+                        state[ahead + 1, i] = np.int64(
+                            rough(words[next_cell, i, 1], table) * pair_scale
                         )
             if stored:
                 left = np.int64(state[level, i])
-            elif c >= 0:
-                before = np.int64(rough(words[c, i, c_half], table) * last_scale)
+            elif last_cell >= 0:
+                before = np.int64(
+                    rough(words[last_cell, i, last_half], table) * last_scale
+                )
                 left -= (node + before) >> 3
-            if level < after:
+            if level < ahead:
                 state[level, i] = right
             middle = (left + right + node) >> 1
             if goes_right:

@@ -38,7 +38,7 @@ Places = NDArray[np.int32]
 class Counters(NamedTuple):
     """The counters while a tick is fed; `feed_rounds` and `feed_rest` change all of these arrays.
 
-    `ranks` are distinct: `item << bits | all ones` where the item occurs in this tick, elsewhere
+    `ranks` are distinct: `rank_of` the item where it occurs in this tick, elsewhere
     `number of smaller items << bits | counter`; unused counters come last.
     """
 
@@ -137,12 +137,27 @@ def ones_in(word: int | np.int64) -> int:
 
 
 @kernel_inline
+def rank_of(item: int, bits: int) -> int:
+    """Return the rank of an item of this tick: its lowest `bits` are ones."""
+    return int((np.int64(item) << bits) | ((1 << bits) - 1))
+
+
+@kernel_inline
+def is_of_tick(rank: int, bits: int) -> bool:
+    """Return whether a rank is of an item that occurs in this tick."""
+    ones = (1 << bits) - 1
+    return rank & ones == ones
+
+
+@kernel_inline
 def flip(bits_of: Bits, item: int) -> None:
+    """Change the bit of an item."""
     bits_of[item >> 5] ^= np.uint32(1 << (item & 31))
 
 
 @kernel_inline
 def put_on_wheel(slot: int, height: int, wheel: Wheel) -> None:
+    """Put a counter at the head of the list for its height."""
     place = height & (len(wheel.heads) - 1)
     wheel.behind[slot] = wheel.heads[place]
     wheel.heads[place] = slot
@@ -150,18 +165,23 @@ def put_on_wheel(slot: int, height: int, wheel: Wheel) -> None:
 
 @kernel_inline
 def replace(slot: int, item: int, counters: Counters) -> None:
-    of_tick = (1 << counters.bits) - 1
+    """Let a counter hold an item in place of its own; the caller sets its height."""
+    bits = counters.bits
     rank = counters.ranks[slot]
-    if rank & of_tick == of_tick:  # the replaced key is an item of this tick too
-        flip(counters.held, rank >> counters.bits)
-    counters.ranks[slot] = (np.int64(item) << counters.bits) | of_tick
+    if is_of_tick(rank, bits):  # only items of this tick have a bit in `held`
+        flip(counters.held, rank >> bits)
+    counters.ranks[slot] = rank_of(item, bits)
     counters.slot_of[item] = slot
     flip(counters.held, item)
 
 
 @kernel_with_arrays
 def feed_rounds(rounds: Bits, counters: Counters) -> int:
-    """Feed rounds (rounds, words) to counters in order of rank; return the number of decrements."""
+    """Feed rounds (rounds, words) to counters in order of rank; return the number of decrements.
+
+    A hit adds one to the item's counter. A miss replaces the next counter at zero by rank; without
+    one, all counters are lowered by one, and those then at zero are found.
+    """
     heights = counters.heights
     ranks = counters.ranks
     held_bits = counters.held
@@ -193,7 +213,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                 if held_bits[word] & low:
                     heights[counters.slot_of[item]] += 1
                     continue
-                # it was hit meanwhile
+                # Pass those that were hit since they were at zero.
                 while turn < waiting and heights[zeros[turn]] != lowered:
                     turn += 1
                     in_order = False
@@ -205,12 +225,14 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                     continue
                 lowered += 1
                 turn = 0
+                # None were replaced since the last decrement, and none wait for this height.
                 if waiting == 0 and heads[lowered & (buckets - 1)] < 0:
                     continue
-                same = still_at_zero(lowered, zeros, waiting, heights, wheel)
-                waiting = take_from_wheel(lowered, zeros, same, heights, wheel)
+                # Those replaced since are at one, and so at zero again; others come from the wheel.
+                replaced = still_at_zero(lowered, zeros, waiting, heights, wheel)
+                waiting = take_from_wheel(lowered, zeros, replaced, heights, wheel)
                 if not in_order:
-                    sort_by_rank(zeros, 0, same, ranks, scratch)
+                    sort_by_rank(zeros, 0, replaced, ranks, scratch)
                     in_order = True
                 if all_lowered:
                     lowered, turn, waiting = rest_of_round(
@@ -218,7 +240,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                         item + 1,
                         lowered,
                         zeros,
-                        same,
+                        replaced,
                         waiting,
                         counters,
                         wheel,
@@ -226,9 +248,9 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                     )
                     fed = True
                     break
-                if waiting > same:
-                    sort_by_rank(zeros, same, waiting, ranks, scratch)
-                    merge_by_rank(zeros, same, waiting, ranks, scratch)
+                if waiting > replaced:
+                    sort_by_rank(zeros, replaced, waiting, ranks, scratch)
+                    merge_by_rank(zeros, replaced, waiting, ranks, scratch)
                 all_lowered = True
     return lowered
 
@@ -239,7 +261,7 @@ def rest_of_round(
     begun: int,
     lowered: int,
     zeros: Places,
-    same: int,
+    replaced: int,
     arrived: int,
     counters: Counters,
     wheel: Wheel,
@@ -256,17 +278,18 @@ def rest_of_round(
     cannot be hit in this round either. The ranks of the others, `late`, are above all: they are
     replaced last, unless they are hit first.
 
-    `zeros` (k,) has the counters at zero and is changed: first `same` by rank, with keys of this
-    round, then, up to `arrived`, those from the wheel. Returns the number of decrements, of `zeros`
-    replaced since the last, and of `zeros`, by rank.
+    `zeros` (k,) has the counters at zero and is changed: first `replaced` by rank, with keys of
+    this round, then, up to `arrived`, those from the wheel. Of these, those before `early` cannot
+    be hit in this round, and those before `late` had their turn. Returns the number of decrements,
+    of `zeros` replaced since the last, and of `zeros`, by rank.
     """
     heights, ranks, slot_of, held_bits, bits = counters
-    of_tick = (1 << bits) - 1
     mask = len(wheel.heads) - 1
     stop = len(items) << 5
+    # Where the misses since the last decrement begin, and those before it.
     begun_before = begun
     misses = 0
-    early = late = sort_arrivals(zeros, same, arrived, begun - 1, counters, scratch)
+    early = late = sort_arrivals(zeros, replaced, arrived, begun - 1, counters, scratch)
     for word in range(begun >> 5, len(items)):
         rest = np.int64(items[word])
         if word == begun >> 5:
@@ -283,12 +306,14 @@ def rest_of_round(
             # those before the first hit, all where there is none
             run = rest & (low - 1)
             n = ones_in(run)
+            # Enough counters for these misses: count them, and the hit.
             if n == 0 or misses + n <= early:
                 misses += n
                 rest ^= run | low
                 if hits != 0:
                     heights[slot_of[(word << 5) + ones_in(low - 1)]] += 1
                 continue
+            # The first miss for which `early` has no counter.
             for _ in range(early - misses):
                 run &= run - 1
             low = run & -run
@@ -301,23 +326,25 @@ def rest_of_round(
                 slot = zeros[late]
                 late += 1
                 zeros[misses - 1] = slot
-                if ranks[slot] & of_tick == of_tick:
+                if is_of_tick(ranks[slot], bits):
                     flip(held_bits, ranks[slot] >> bits)
                     ranks[slot] -= 1  # no longer a key of the tick: replaced at the end
                 continue
+            # No counter is at zero: a decrement, after which all that were replaced are at zero.
             lowered += 1
             begun_before = begun
             begun = (word << 5) + ones_in(low - 1) + 1
-            same = arrived = early = late = misses - 1
+            replaced = arrived = early = late = misses - 1
             misses = 0
             if wheel.heads[lowered & mask] >= 0:
-                arrived = take_from_wheel(lowered, zeros, same, heights, wheel)
+                arrived = take_from_wheel(lowered, zeros, replaced, heights, wheel)
                 early = late = sort_arrivals(
-                    zeros, same, arrived, begun - 1, counters, scratch
+                    zeros, replaced, arrived, begun - 1, counters, scratch
                 )
+    # Only the last replacements: before the last decrement, and after it.
     if begun_before < begun:
-        assign_misses(items, begun_before, begun, zeros, same, counters)
-    merge_by_rank(zeros, same, early, ranks, scratch)
+        assign_misses(items, begun_before, begun, zeros, replaced, counters)
+    merge_by_rank(zeros, replaced, early, ranks, scratch)
     assign_misses(items, begun, stop, zeros, misses, counters)
     for turn in range(max(early, misses)):
         heights[zeros[turn]] = lowered + (turn < misses)
@@ -331,24 +358,36 @@ def rest_of_round(
 
 @kernel_part
 def sort_arrivals(
-    zeros: Places, same: int, now: int, item: int, counters: Counters, scratch: Places
+    zeros: Places,
+    first: int,
+    arrived: int,
+    item: int,
+    counters: Counters,
+    scratch: Places,
 ) -> int:
-    """Sort `zeros[same:now]` by rank; return the first place with a rank above the item's."""
-    sort_by_rank(zeros, same, now, counters.ranks, scratch)
-    rank = ((np.int64(item) + 1) << counters.bits) - 1
-    while same < now and counters.ranks[zeros[same]] < rank:
-        same += 1
-    return same
+    """Sort the counters that came from the wheel, `zeros[first:arrived]`, by rank.
+
+    Return the first place whose rank is not below that of `item`, the miss that lowered all: the
+    counters before it hold what comes before the item, and cannot be hit in this round any more.
+    """
+    sort_by_rank(zeros, first, arrived, counters.ranks, scratch)
+    rank = rank_of(item, counters.bits)
+    place = first
+    while place < arrived and counters.ranks[zeros[place]] < rank:
+        place += 1
+    return place
 
 
 @kernel_part
 def assign_misses(
     items: Bits, start: int, stop: int, zeros: Places, n: int, counters: Counters
 ) -> None:
-    """Assign `zeros[:n]` to the round's first n misses in start..stop."""
-    # No replaced key is among them: all came earlier in the round or are below them.
+    """Assign the counters `zeros[:n]` to the round's first n misses among items start..stop.
+
+    No replaced key is among these: all came earlier in the round or are below them. `items` is the
+    round, one bit per item.
+    """
     _, ranks, slot_of, held_bits, bits = counters
-    of_tick = (1 << bits) - 1
     turn = 0
     for word in range(start >> 5, min((stop >> 5) + 1, len(items))):
         missed = np.int64(items[word]) & ~np.int64(held_bits[word])
@@ -363,9 +402,9 @@ def assign_misses(
             item = (word << 5) + ones_in(low - 1)
             slot = zeros[turn]
             turn += 1
-            if ranks[slot] & of_tick == of_tick:
+            if is_of_tick(ranks[slot], bits):
                 flip(held_bits, ranks[slot] >> bits)
-            ranks[slot] = (np.int64(item) << bits) | of_tick
+            ranks[slot] = rank_of(item, bits)
             slot_of[item] = slot
         # all at once: 1.4 of 9.0 ms less than one by one
         held_bits[word] ^= np.uint32(taken ^ missed)
@@ -422,7 +461,11 @@ def feed_rest(
     lowered: int,
     counters: Counters,
 ) -> int:
-    """Feed all remaining occurrences, by ascending item; return the total number of decrements."""
+    """Feed all remaining occurrences, by ascending item; return the total number of decrements.
+
+    `weights` has how many are left of each of the `items`, `by_rank` (k,) all counters in the order
+    of their ranks, and `lowered` the decrements so far.
+    """
     heights = counters.heights
     ranks = counters.ranks
     held_bits = counters.held
@@ -443,6 +486,7 @@ def feed_rest(
         if held_bits[item >> 5] >> (item & 31) & 1:
             heights[counters.slot_of[item]] += weight
             continue
+        # The next counter at the floor; those hit meanwhile go to the list of their height.
         while turn == waiting or heights[lowest[turn]] != floor:
             if turn < waiting:
                 append(lowest[turn], floor, heights, ends, behind)
