@@ -336,6 +336,7 @@ class _Survey:
         if where not in self._paths:
             path = Path(*where)
             try:
+                # Raises for a lone surrogate, which a settings file cannot have.
                 str(path).encode()
                 self._paths[where] = path if parse(str(path)) == path else None
             except ValueError:

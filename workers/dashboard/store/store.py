@@ -311,7 +311,10 @@ class Store:
             self._let_read()
 
     def _thin(self, database: Database, ends: Mapping[str, int]) -> None:
-        """Remove old rows of the levels where that is due; `ends` as in `thin`."""
+        """Remove old rows of the levels where that is due.
+
+        `ends` has the end, ms, of each histogram's newest tick.
+        """
         newest = max(ends.values(), default=0)
         for level, keep_ms in self._keep_ms.items():
             thinned = self._thinned.get(level, 0)
