@@ -329,8 +329,14 @@ def catalog(
         about |= {"name": histogram.settings_name, "window_ms": histogram.window_ms}
         about["also_in"] = _also_in(histogram, histograms)
         about |= {word: getattr(histogram, word) for word in SETTINGS}
-        for field in ("mechanism", "id", "epoch", "tick", "end", "guarantee"):
-            about[field] = getattr(newest.get(name), field, None)
+        snapshot = newest.get(name)
+        for field in ("mechanism", "id", "epoch", "tick", "end"):
+            about[field] = getattr(snapshot, field, None)
+        promise = None
+        if snapshot is not None:
+            # Without the fields that only users without epochs have.
+            promise = msgspec.to_builtins(snapshot.guarantee)
+        about["guarantee"] = promise
         listing.append(about)
     return listing
 
