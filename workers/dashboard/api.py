@@ -24,17 +24,20 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast
 
 import orjson
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 from aiohttp.typedefs import Handler
-from multidict import MultiMapping
+from multidict import MultiDict, MultiMapping
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
@@ -63,7 +66,13 @@ from workers.dashboard.hub import (
     now_ms,
 )
 from workers.dashboard.readers import Reader, Readers
-from workers.dashboard.store.files import Format, HistoryFile, Table, TicksGone
+from workers.dashboard.store.files import (
+    Format,
+    HistoryFile,
+    Table,
+    TicksGone,
+    tick_file,
+)
 from workers.dashboard.store.queries import (
     AnswerTooLarge,
     EpochsQuery,
@@ -125,6 +134,7 @@ PAGE_TYPES = {
     "svg": "image/svg+xml",
 }
 ITEMS_MAX = 100
+KEYS_MAX = 100
 # Answers with changes that are kept for further viewers, and the bytes of one at most.
 CHANGES_KEPT = 64
 CHANGES_BYTES = 256 << 10
@@ -248,8 +258,12 @@ def duration_param(query: MultiMapping[str], name: str) -> int:
 def stream_of(query: MultiMapping[str]) -> Stream:
     """Return the stream, a histogram and one of its stream keys, that a query names."""
     key = param(query, "key")
+    return _stream(param(query, "histogram"), key)
+
+
+def _stream(histogram: str, key: str) -> Stream:
     # In the settings, all keys together are "$all"; their snapshots have this stream key.
-    return Stream(param(query, "histogram"), ALL_STREAM_KEY if key == ALL_KEYS else key)
+    return Stream(histogram, ALL_STREAM_KEY if key == ALL_KEYS else key)
 
 
 def items_of(query: MultiMapping[str]) -> list[str]:
@@ -475,16 +489,23 @@ class _Api:
 
     async def snapshots(self, request: web.Request) -> web.Response:
         """Answer /api/snapshots: the newest ticks, one tick, or the change over a window."""
-        query = request.query
+        wanted = _file_of(request.query)
+        query = MultiDict(request.query)
+        for name in ("format", "table"):
+            query.popall(name, None)
         if "histogram" in query:
             for histogram in query.getall("histogram"):
                 self._refuse_unknown(request, histogram)
         if "window" in query or "since" in query:
-            return await self._answer_changes(query)
+            body = await self._changes_json(query)
+            return answer(body) if wanted is None else await _tick_answer(body, wanted)
         if "at" in query or "tick" in query:
             refuse_unknown(query, TICK_PARAMS, " with at or tick")
             line = await self._ticks.find(_tick_query(query))
-            return answer(b'{"snapshots":[%s],"more":false}' % line)
+            body = b'{"snapshots":[%s],"more":false}' % line
+            return answer(body) if wanted is None else await _tick_answer(body, wanted)
+        if wanted is not None:
+            raise BadQuery("format: only with at, tick, window or since")
         refuse_unknown(query, NEWEST_PARAMS | TICK_PARAMS)
         if "epoch" in query or "id" in query:
             raise BadQuery("epoch and id: only with tick, or id with at")
@@ -552,14 +573,13 @@ class _Api:
         refuse_unknown(query, HISTORY_PARAMS | {"step"})
         limit = optional_int(query, "limit", 1, ENTRIES_MAX) or 1_000
         step = duration_param(query, "step") if "step" in query else None
-        history_query = HistoryQuery(
-            stream=self._known_stream(request),
-            range=_range(query),
-            items=items_of(query),
-            step=step,
-            limit=limit,
-        )
-        return await self._answer(request, history_query)
+        span = _range(query)
+        items = items_of(query)
+        queries = [
+            HistoryQuery(stream=stream, range=span, items=items, step=step, limit=limit)
+            for stream in self._known_streams(request)
+        ]
+        return await self._answer(request, queries)
 
     async def epochs(self, request: web.Request) -> web.StreamResponse:
         """Answer /api/epochs: the last stored snapshot of each epoch."""
@@ -567,24 +587,34 @@ class _Api:
         refuse_unknown(query, HISTORY_PARAMS | {"top"})
         limit = optional_int(query, "limit", 1, EPOCHS_MAX) or 100
         top = optional_int(query, "top", 1, 2**31)
-        stream = self._known_stream(request)
         span = _range(query)
         items = items_of(query)
         if top is None and not items:
             top = 100
-        epochs_query = EpochsQuery(
-            stream=stream, range=span, items=items, top=top, limit=limit
-        )
-        return await self._answer(request, epochs_query)
+        queries = [
+            EpochsQuery(stream=stream, range=span, items=items, top=top, limit=limit)
+            for stream in self._known_streams(request)
+        ]
+        return await self._answer(request, queries)
 
-    def _known_stream(self, request: web.Request) -> Stream:
-        """Return the stream that a query names, of a histogram that its reader may see."""
-        stream = stream_of(request.query)
-        self._refuse_unknown(request, stream.histogram)
-        return stream
+    def _known_streams(self, request: web.Request) -> list[Stream]:
+        """Return the streams that a query names, of a histogram that its reader may see.
 
-    async def _answer_changes(self, query: MultiMapping[str]) -> web.Response:
-        """Answer /api/snapshots with `window` or `since`, computed once for all that ask alike.
+        Only files may be of several stream keys.
+        """
+        query = request.query
+        if "format" not in query or "key" not in query:
+            streams = [stream_of(query)]
+        else:
+            keys = list(dict.fromkeys(query.getall("key")))
+            if len(keys) > KEYS_MAX:
+                raise BadQuery(f"key: at most {KEYS_MAX} of them")
+            streams = [_stream(param(query, "histogram"), key) for key in keys]
+        self._refuse_unknown(request, streams[0].histogram)
+        return streams
+
+    async def _changes_json(self, query: MultiMapping[str]) -> bytes:
+        """Return the answer with `window` or `since`, computed once for all that ask alike.
 
         All viewers of a stream do, since the page names the tick that it shows. So the running
         computation is kept as a task, and its answer if it can no longer change.
@@ -605,7 +635,7 @@ class _Api:
         finally:
             if not keep and cache.get(parameters) is task:
                 del cache[parameters]
-        return answer(body)
+        return body
 
     async def _changed(self, query: MultiMapping[str]) -> bytes:
         """Return a tick as JSON, with the changes of its counts over a window in their place."""
@@ -723,15 +753,13 @@ class _Api:
         return _Beginning(older, older["end"], last)
 
     async def _answer(
-        self, request: web.Request, query: HistoryQuery | EpochsQuery
+        self, request: web.Request, queries: Sequence[HistoryQuery | EpochsQuery]
     ) -> web.StreamResponse:
-        """Answer a query on the history as JSON, or as a CSV or Parquet file to download."""
+        """Answer queries on the history as JSON, or as a CSV or Parquet file to download."""
         store = self._store
+        query = queries[0]
         stream = query.stream
-        file_type = (
-            param(request.query, "format") if "format" in request.query else "json"
-        )
-        table = param(request.query, "table") if "table" in request.query else "items"
+        wanted = _file_of(request.query)
         # Taken before the query: the answer may lack what is read while it runs.
         reading = store.reading
         unread = self._ticks.unread(stream)
@@ -741,25 +769,19 @@ class _Api:
                 return history(cursor, query, reading)
             return epochs(cursor, query, reading)
 
-        if file_type == "json":
-            if "table" in request.query:
-                raise BadQuery("table: only with format=csv or format=parquet")
+        if wanted is None:
+            if len(queries) > 1:
+                raise BadQuery("key: only one, but in a file")
             return answer(await self._ticks.ask(stream, as_json))
-        if file_type not in FILE_TYPES:
-            raise BadQuery(
-                f"format = {file_type[:NAME_CHARS]!r}: must be json, csv or parquet"
-            )
-        if table not in TABLES:
-            raise BadQuery(f"table = {table[:NAME_CHARS]!r}: must be items or ticks")
         # Refuses an unknown stream before the answer begins.
-        await self._ticks.ask(stream, lambda cursor: locate(cursor, stream))
+        for one in queries:
+            await self._ticks.ask(one.stream, partial(locate, stream=one.stream))
         async with store.sending() as directory:
-            kind = cast(Format, file_type)
-            file = HistoryFile(query, cast(Table, table), kind, directory)
+            file = HistoryFile(queries, wanted.table, wanted.format, directory)
             try:
                 await store.make_piece(lambda cursor: file.plan(cursor, reading))
-                name = _file_name(query, table, file.complete, file_type)
-                return await self._send_file(request, file, name, file_type)
+                name = _history_name(queries, wanted, file.complete)
+                return await self._send_file(request, file, name, wanted.format)
             except NotReadYet:
                 raise NotYet(unread or READING) from None
             finally:
@@ -860,23 +882,70 @@ def json_errors(handler: Handler) -> Handler:
     return handle
 
 
-def _file_name(
-    query: HistoryQuery | EpochsQuery, table: str, complete: bool, file_type: str
+class _File(NamedTuple):
+    """What a query wants instead of JSON."""
+
+    table: Table
+    format: Format
+
+    def name(self, *parts: str) -> str:
+        """Return a name that says what is in it, of characters that any system takes."""
+        which = () if self.table == "items" else (self.table,)
+        short = [
+            re.sub(r"[^A-Za-z0-9._-]", "", part.replace(".000Z", "Z"))[:80]
+            for part in (*parts, *which)
+        ]
+        return f"{'_'.join(short)}.{self.format}"
+
+
+def _file_of(query: MultiMapping[str]) -> _File | None:
+    """Return the file that a query wants; None for JSON."""
+    file_type = param(query, "format") if "format" in query else "json"
+    table = param(query, "table") if "table" in query else "items"
+    if file_type == "json":
+        if "table" in query:
+            raise BadQuery("table: only with format=csv or format=parquet")
+        return None
+    if file_type not in FILE_TYPES:
+        raise BadQuery(
+            f"format = {file_type[:NAME_CHARS]!r}: must be json, csv or parquet"
+        )
+    if table not in TABLES:
+        raise BadQuery(f"table = {table[:NAME_CHARS]!r}: must be items or ticks")
+    return _File(cast(Table, table), cast(Format, file_type))
+
+
+def _history_name(
+    queries: Sequence[HistoryQuery | EpochsQuery], wanted: _File, complete: bool
 ) -> str:
-    """Return a name that says histogram, key and range, of characters that any system takes."""
+    query = queries[0]
     since, until = query.range
-    ends = (
-        "begin" if since is None else iso(since),
-        "now" if until is None else iso(until),
-    )
-    before = ["epochs"] if isinstance(query, EpochsQuery) else []
-    after = [] if table == "items" else [table]
-    after += [] if complete else ["incomplete"]
-    parts = [
-        re.sub(r"[^A-Za-z0-9._-]", "", part.replace(".000Z", "Z"))[:80]
-        for part in (*query.stream, *before, *ends, *after)
-    ]
-    return f"{'_'.join(parts)}.{file_type}"
+    begin = "begin" if since is None else iso(since)
+    end = "now" if until is None else iso(until)
+    keys = [query.stream.key] if len(queries) == 1 else [f"{len(queries)}-keys"]
+    which = ["epochs"] if isinstance(query, EpochsQuery) else []
+    last = [] if complete else ["incomplete"]
+    return wanted.name(query.stream.histogram, *keys, *which, begin, end, *last)
+
+
+async def _tick_answer(body: bytes, wanted: _File) -> web.Response:
+    """Return an answer of /api/snapshots with one tick as a file."""
+
+    def made() -> tuple[str, bytes]:
+        [fields] = orjson.loads(body)["snapshots"]
+        parts = [fields["histogram"], fields["key"]]
+        if "change" in fields:
+            parts.append(iso(fields["change"]["from"]))
+        name = wanted.name(*parts, iso(fields["end"]))
+        with TemporaryDirectory(prefix="quietcount-file-") as directory:
+            return name, tick_file(fields, *wanted, Path(directory))
+
+    name, content = await asyncio.to_thread(made)
+    response = web.Response(body=content, content_type=FILE_TYPES[wanted.format])
+    response.headers[hdrs.CONTENT_DISPOSITION] = f'attachment; filename="{name}"'
+    if wanted.format == "csv":
+        response.enable_compression()
+    return response
 
 
 def _range(query: MultiMapping[str]) -> Range:

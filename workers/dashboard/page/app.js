@@ -6,11 +6,11 @@ import { Changes } from "./changes.js";
 import { Chart } from "./chart.js";
 import { byId, button, closePopovers, element, named, set } from "./dom.js";
 import { Exact } from "./exact.js";
-import { fileName, fileTime, linkFile, table } from "./files.js";
+import { linkFiles } from "./files.js";
 import { Item } from "./item.js";
 import { AllKeys } from "./keys.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
-import { TIMES, canSubtract, differenceSd, ends, isCounted, least, mostHidden, movesIn, others, shareOfAll } from "./noise.js";
+import { TIMES, canSubtract, differenceSd, ends, isCounted, least, mostHidden, movesIn, others } from "./noise.js";
 import { NoToken, asked, setToken, takeToken } from "./net.js";
 import { Bins, bucketName } from "./numbers.js";
 import { rateOf } from "./ranges.js";
@@ -638,35 +638,14 @@ let promised = "";
 
 let boardShown = null;
 
-// The board as it is shown, as a file.
-function boardFile() {
+// What the board shows, as the server has it in files.
+function boardAsked() {
   if (!boardShown) return null;
-  const { histogram, key, id, tick, end, sd, change, window, counts, sums, sum } = boardShown;
-  const from = change?.from ?? window?.from ?? periods.began(boardShown);
-  const all = boardShown.all_items;
-  const rest = others(boardShown, change ? current() : null);
-  const rows = boardShown.items.map(([item, value], i) => ({ row: "item", item, value, sd, ends: ends(boardShown, item, value), total: counts?.[i], sums: sums?.[i], share: all && shareOfAll(value, sd, all) }));
-  if (rest) rows.push({ ...rest, row: "others", item: null, ends: [rest.from, rest.to] });
-  const columns = [
-    ["histogram", "text", () => histogram],
-    ["key", "text", () => key],
-    ["from", "time", () => from],
-    ["until", "time", () => end],
-    ["tick", "int", () => tick],
-    ["id", "text", () => id],
-    ...(rest ? [["row", "text", (one) => one.row]] : []),
-    ["item", "text", (one) => one.item],
-    [change ? "counted" : "count", "int", (one) => one.value],
-    ...(sd === null ? [] : [["sd", "double", (one) => one.sd], ["low", "double", (one) => one.ends[0]], ["high", "double", (one) => one.ends[1]]]),
-    ...(sums ? ["sum", "mean", "mean_low", "mean_high"].map((name, i) => [name, "double", (one) => one.sums?.[i]]) : []),
-    ...(sums ? [["sum_sd", "double", (one) => (one.sums ? sum.sd : null)]] : []),
-    ...(change ? [["new", "text", (one) => (change.new.includes(one.item) ? "new" : "")], ["total", "int", (one) => one.total]] : []),
-    ...(rest ? [["share", "double", (one) => one.share?.part]] : []),
-  ];
-  return { name: fileName(histogram, key, fileTime(from), fileTime(end)), columns: table(columns, rows) };
+  const { histogram, key, id, end, change } = boardShown;
+  return ["api/snapshots", { histogram, key, at: end, id, ...(change ? { window: view.window, since: view.since } : {}) }];
 }
 
-for (const link of document.querySelectorAll("[data-board]")) linkFile(link, link.dataset.board, boardFile);
+for (const box of document.querySelectorAll(".board-files")) linkFiles(box, boardAsked, showLogin);
 
 function drawGuarantee(snapshot) {
   const together = catalogue.together ?? null;

@@ -2,7 +2,7 @@
 
 import { Began } from "./windows.js";
 import { beginnings } from "./chart.js";
-import { fileName, fileTime, linkFile, table } from "./files.js";
+import { linkFiles } from "./files.js";
 import { isQuantile, point, summed } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
 import { Lines, stepOf, stepWithin } from "./lines.js";
@@ -40,30 +40,20 @@ export class Item {
       byId("range-details").open = false;
       hooks.onView({ range: `${from}-${to}` });
     });
-    for (const format of ["csv", "parquet"]) linkFile(byId(`download-${format}`), format, () => this.file());
+    linkFiles(byId("item-files"), () => this.asked(), hooks.onNoToken);
   }
 
-  // What is drawn, point by point. What was moved beside today's is written at its own time.
-  file() {
-    const { view, chart } = this;
-    const rows = chart.lines.flatMap(({ key, item, shown }) => shown.map((p) => ({ ...p, key, item, until: p.was ?? p.end })));
-    if (!rows.length) return null;
-    const ends = [Math.min(...rows.map((one) => one.from ?? one.until)), Math.max(...rows.map((one) => one.until))];
-    const columns = [
-      ["histogram", "text", () => view.histogram],
-      ["key", "text", (one) => one.key],
-      ["item", "text", (one) => one.item],
-      ["drawn", "text", () => byId("unit-label").hidden ? (chart.words.axis ?? "") : byId("unit").selectedOptions[0].textContent],
-      ["from", "time", (one) => one.from],
-      ["until", "time", (one) => one.until],
-      ["tick", "int", (one) => one.tick],
-      ["id", "text", (one) => one.id],
-      ["value", chart.words.measured ? "double" : "int", (one) => one.value],
-      ["plus_minus", "double", (one) => one.half],
-      ...(chart.words.measured ? [["low", "double", (one) => one.low], ["high", "double", (one) => one.high]] : []),
-      ...(rows.some((one) => one.exact !== undefined) ? [["exact", "int", (one) => one.exact]] : []),
-    ];
-    return { name: fileName(view.histogram, view.key, this.shown.item, ...ends.map(fileTime)), columns: table(columns, rows) };
+  // The published counts that are drawn, or of which what is drawn is the difference; of a quantile those of all buckets.
+  asked() {
+    const { wanted } = this.lines;
+    if (!wanted || !this.hooks.hasHistory()) return null;
+    const { histogram, lines, from, to, lead, step } = wanted;
+    const keys = [...new Set(lines.map((one) => one.key))];
+    const named = this.shown.snapshot.items && !(this.shown.snapshot.edges && isQuantile(this.shown.item));
+    const item = named ? [...new Set(lines.map((one) => one.item))] : [];
+    const query = { histogram, key: keys, item, to: to ?? this.shown.snapshot.end };
+    query.from = from === null ? null : Math.max(0, from - lead - Math.max(...lines.map((one) => one.shift)));
+    return this.view.unit === "epoch" ? ["api/epochs", query] : ["api/history", { ...query, step }];
   }
 
   ranges() {
@@ -318,7 +308,7 @@ export class Item {
       if (made.dataset.range === "epoch") set(made, since);
       if (made.dataset.range === "hour") set(made, paused ? "The hour before" : RANGES.get("hour")[0]);
     }
-    byId("range-details").hidden = !this.hooks.hasHistory();
+    byId("range-details").hidden = byId("item-files").hidden = !this.hooks.hasHistory();
     const chosen = CHOSEN.exec(name);
     byId("range-open").setAttribute("aria-pressed", `${chosen !== null}`);
     set(byId("range-open"), chosen ? fromTo(Number(chosen[1]), Number(chosen[2]), now) : "Choose ...");

@@ -46,6 +46,18 @@ export async function asked(path, query = {}) {
   return { status: answer.status, body: await answer.json() };
 }
 
+// A file: {status, blob, file}, or of a refusal {status, error}.
+export async function fetched(url) {
+  try {
+    const answer = await fetch(url, { headers: headers(), cache: "no-store", credentials: "same-origin" });
+    if (!answer.ok) return { status: answer.status, error: (await answer.json()).error };
+    const file = /filename="([^"]*)"/.exec(answer.headers.get("Content-Disposition"))?.[1] ?? "quietcount";
+    return { status: answer.status, blob: await answer.blob(), file };
+  } catch {
+    return { status: 0, error: "the dashboard does not answer" };
+  }
+}
+
 // One stream of events that is opened again whenever it ends.
 //   onEvent(name, data)   each event
 //   onOpen(again)         the server has answered; again: it had done so before

@@ -25,6 +25,7 @@ from workers.client.tables import (
     SCHEMAS,
     SUMS,
     TICKS,
+    Tables,
     copied,
     tick_columns,
     typed_columns,
@@ -68,22 +69,25 @@ class Piece(Protocol):
 
 
 class HistoryFile:
-    """An answer as a file; `plan` says what is in it, then the pieces are made in turn."""
+    """An answer as a file; `plan` says what is in it, then the pieces are made in turn.
+
+    The `queries` are of one histogram, one for each stream key.
+    """
 
     def __init__(
         self,
-        query: HistoryQuery | EpochsQuery,
+        queries: Sequence[HistoryQuery | EpochsQuery],
         table: Table,
         format: Format,
         directory: Path,
     ) -> None:
-        self._query = query
+        self._queries = queries
         self._table = table
         self._format = format
         self._path = directory / f"{next(_NUMBERS)}"
         self._parts: list[Path] = []
         self.complete = True
-        self._pieces: list[list[int]] = []
+        self._pieces: list[tuple[HistoryQuery | EpochsQuery, list[int]]] = []
 
     def plan(self, cursor: Database, reading: float | None) -> None:
         """Choose the ticks.
@@ -91,36 +95,49 @@ class HistoryFile:
         Raises `NotStored`, `NotReadYet`, `AnswerTooLarge` (more than `ROWS_MAX` rows) or
         duckdb.Error.
         """
-        where = locate(cursor, self._query.stream)
-        heads = self._heads(where)
+        total = 0
+        for query in self._queries:
+            total += self._plan_stream(cursor, query, reading)
+        if total > ROWS_MAX:
+            raise AnswerTooLarge(
+                f"the file would have {total:,} rows: at most {ROWS_MAX:,}; take a shorter time, a longer step or fewer items"
+            )
+
+    def _plan_stream(
+        self,
+        cursor: Database,
+        query: HistoryQuery | EpochsQuery,
+        reading: float | None,
+    ) -> int:
+        """Choose the ticks of a stream, and return how many rows they have."""
+        where = locate(cursor, query.stream)
+        heads = _heads(where, query)
         rows = cursor.execute(
             f"select place, coalesce(shown, 0) as shown from ({heads}) order by end_ms, place"
         ).fetchnumpy()
         places = rows["place"]
-        self.complete = is_complete(cursor, where, self._query, reading, len(places))
+        if not is_complete(cursor, where, query, reading, len(places)):
+            self.complete = False
         per_piece = PIECE_TICKS
         sizes = np.ones(len(places), np.int64)
         if self._table == "items":
             per_piece = PIECE_ROWS
             sizes = rows["shown"].astype(np.int64)
-            if self._query.items:
-                sizes = np.minimum(sizes, len(set(self._query.items)))
+            if query.items:
+                sizes = np.minimum(sizes, len(set(query.items)))
         total = int(sizes.sum())
-        if total > ROWS_MAX:
-            raise AnswerTooLarge(
-                f"the file would have {total:,} rows: at most {ROWS_MAX:,}; take a shorter time, a longer step or fewer items"
-            )
         # Ticks with few rows take memory too.
         sizes += per_piece // PIECE_TICKS
         # A tick is in the piece in which its first row lies.
         piece_of_tick = (np.cumsum(sizes) - sizes) // per_piece
         cuts = np.flatnonzero(np.diff(piece_of_tick)) + 1
-        self._pieces = [piece.tolist() for piece in np.split(places, cuts)]
+        self._pieces += [(query, piece.tolist()) for piece in np.split(places, cuts)]
+        return total
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the queries that make the file, to be run in turn."""
-        for number, places in enumerate(self._pieces):
-            yield self._piece(number, places)
+        for number, (query, places) in enumerate(self._pieces):
+            yield self._piece(number, query, places)
         if self._format == "parquet":
             yield self._joined
 
@@ -129,17 +146,19 @@ class HistoryFile:
         for part in self._parts:
             part.unlink(missing_ok=True)
 
-    def _piece(self, number: int, places: Sequence[int]) -> Piece:
+    def _piece(
+        self, number: int, query: HistoryQuery | EpochsQuery, places: Sequence[int]
+    ) -> Piece:
         """Return the query that makes piece `number`, of the ticks at `places`.
 
         A piece of Parquet sends nothing: `_joined` sends the file.
         """
 
         def make(cursor: Database) -> BinaryIO:
-            rows = self._items if self._table == "items" else self._ticks
+            rows = _items if self._table == "items" else _ticks
             part = self._path.with_name(f"{self._path.name}-{number}")
             self._parts.append(part)
-            self._copy(cursor, rows(cursor, places), part, header=not number)
+            self._copy(cursor, rows(cursor, query, places), part, header=not number)
             if self._format == "parquet":
                 return io.BytesIO()
             return _taken(part)
@@ -161,64 +180,107 @@ class HistoryFile:
         schema = SCHEMAS[self._table]
         cursor.execute(copied(rows, schema, path, self._format, header=header))
 
-    def _heads(self, where: StoredRange) -> str:
-        """Return as SQL the heads of all ticks of the answer."""
-        if isinstance(self._query, HistoryQuery):
-            return selected(where, self._query)
-        return last_of_epochs(where, self._query)
 
-    def _ticks(self, cursor: Database, places: Sequence[int]) -> str:
-        """Register the ticks at some places; return them as SQL with the columns of `TICKS`."""
-        where = locate(cursor, self._query.stream)
-        narrow = chosen(cursor, places)
-        heads = heads_of(
-            cursor,
-            f"{where.every('heads')} semi join chosen using (place) where {narrow} order by end_ms, place",
-        )
-        if len(heads) != len(places):
-            raise TicksGone
-        series = series_of(cursor, (head.series for head in heads))
-        snapshots = [
-            _typed(snapshot_of(self._query.stream, head, series[head.series]))
-            for head in heads
-        ]
-        columns = dict(tick_columns(snapshots, [head.shown for head in heads]))
-        columns["place"] = np.array([head.place for head in heads], np.int64)
-        cursor.register("ticks_of_piece", columns)
-        return f"select {typed_columns(TICKS)} from ticks_of_piece"
+def _heads(where: StoredRange, query: HistoryQuery | EpochsQuery) -> str:
+    """Return as SQL the heads of all ticks of an answer."""
+    if isinstance(query, HistoryQuery):
+        return selected(where, query)
+    return last_of_epochs(where, query)
 
-    def _items(self, cursor: Database, places: Sequence[int]) -> str:
-        """Return the items at some places as SQL with the columns of `ITEMS`."""
-        self._ticks(cursor, places)
-        where = locate(cursor, self._query.stream)
-        counts = where.every("counts")
-        narrow = f"place between {min(places, default=0)} and {max(places, default=0)}"
-        if self._query.items:
-            numbers = item_numbers(cursor, self._query.items).values()
-            narrow += f" and item in ({', '.join(map(str, numbers)) or 'null'})"
-        # The columns of an item; the others are those of its tick.
-        of_item = {"item": "label", "count": "n"} | {name: name for name in SUMS}
-        shared = {name: kind for name, kind in ITEMS.items() if name not in of_item}
-        listed = [
-            f'rows."{of_item[name]}"::{kind} as "{name}"'
-            if name in of_item
-            else f'ticks."{name}"'
-            for name, kind in ITEMS.items()
-        ]
-        names = ", ".join(f'"{name}"' for name in SUMS)
-        rows = (
-            f"select place, label, n, {names} from {counts} semi join chosen using (place) "
-            f"join labels using (item) where {narrow}"
-        )
-        ticks = f"select place, {typed_columns(shared)} from ticks_of_piece"
-        return (
-            f"select {', '.join(listed)} from ({rows}) rows join ({ticks}) ticks using (place) "
-            'order by ticks."end", place, rows.n desc, rows.label'
-        )
+
+def _ticks(
+    cursor: Database, query: HistoryQuery | EpochsQuery, places: Sequence[int]
+) -> str:
+    """Register the ticks at some places; return them as SQL with the columns of `TICKS`."""
+    where = locate(cursor, query.stream)
+    narrow = chosen(cursor, places)
+    heads = heads_of(
+        cursor,
+        f"{where.every('heads')} semi join chosen using (place) where {narrow} order by end_ms, place",
+    )
+    if len(heads) != len(places):
+        raise TicksGone
+    series = series_of(cursor, (head.series for head in heads))
+    snapshots = [
+        _typed(snapshot_of(query.stream, head, series[head.series])) for head in heads
+    ]
+    columns = dict(tick_columns(snapshots, [head.shown for head in heads]))
+    columns["place"] = np.array([head.place for head in heads], np.int64)
+    cursor.register("ticks_of_piece", columns)
+    return f"select {typed_columns(TICKS)} from ticks_of_piece"
+
+
+def _items(
+    cursor: Database, query: HistoryQuery | EpochsQuery, places: Sequence[int]
+) -> str:
+    """Return the items at some places as SQL with the columns of `ITEMS`."""
+    _ticks(cursor, query, places)
+    where = locate(cursor, query.stream)
+    counts = where.every("counts")
+    narrow = f"place between {min(places, default=0)} and {max(places, default=0)}"
+    if query.items:
+        numbers = item_numbers(cursor, query.items).values()
+        narrow += f" and item in ({', '.join(map(str, numbers)) or 'null'})"
+    # The columns of an item; the others are those of its tick.
+    of_item = {"item": "label", "count": "n"} | {name: name for name in SUMS}
+    shared = {name: kind for name, kind in ITEMS.items() if name not in of_item}
+    listed = [
+        f'rows."{of_item[name]}"::{kind} as "{name}"'
+        if name in of_item
+        else f'ticks."{name}"'
+        for name, kind in ITEMS.items()
+    ]
+    names = ", ".join(f'"{name}"' for name in SUMS)
+    rows = (
+        f"select place, label, n, {names} from {counts} semi join chosen using (place) "
+        f"join labels using (item) where {narrow}"
+    )
+    ticks = f"select place, {typed_columns(shared)} from ticks_of_piece"
+    return (
+        f"select {', '.join(listed)} from ({rows}) rows join ({ticks}) ticks using (place) "
+        'order by ticks."end", place, rows.n desc, rows.label'
+    )
+
+
+def tick_file(
+    fields: dict[str, Any], table: Table, format: Format, directory: Path
+) -> bytes:
+    """Return a file of a snapshot, or of the changes over a window that `changes` returns.
+
+    A change is a count of a window. How much of a newly shown item came in it is not known, so its
+    count is null, as its sum is.
+    """
+    change = fields.get("change")
+    # What the tables have in other columns, or follows from them.
+    for name in ("end_time", "counts", "total_items"):
+        fields.pop(name, None)
+    if change is not None:
+        begin_ms = change["from"]
+        fields["window"] = {"ms": fields["end"] - begin_ms, "from": begin_ms}
+    items = fields.get("items")
+    sums = fields.get("sums") or ()
+    snapshot = _typed(fields)
+    if items is not None:
+        rows = tuple((label, number) for label, number in items)
+        sum_rows = tuple(tuple(row) for row in sums)
+        snapshot = msgspec.structs.replace(snapshot, items=rows, sums=sum_rows)
+    tables = Tables.of([snapshot])
+    if change is not None:
+        unknown = "update items set count = null, sd = null, sum_sd = null where item in (select unnest(?::varchar[]))"
+        tables.database.execute(unknown, [change["new"]])
+    path = directory / f"{next(_NUMBERS)}-tick"
+    try:
+        tables.database.execute(copied(f"from {table}", SCHEMAS[table], path, format))
+        return path.read_bytes()
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _typed(fields: dict[str, Any]) -> Snapshot:
-    """Return a snapshot's fields with their types; those of another program stay as they are."""
+    """Return a snapshot's fields with their types, but for items and their sums.
+
+    Fields of another program stay as they are.
+    """
     names = set(Snapshot.__struct_fields__) - {"further"}
     further = {name: fields[name] for name in fields if name not in names}
     for name in ("page", "pages", "items", "sums"):
