@@ -1,4 +1,4 @@
-"""Time, bytes a row and largest memory of the dashboard's files.
+"""Time, bytes a row and largest memory of the dashboard's files; of Parquet the bytes by column.
 
     python -m bench.files [--ticks 99990] [--items 200] [--sums] [--query format=parquet ...]
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 from aiohttp import web
 
 from tests.dashboard.feeding import message, reader_settings, seen
@@ -28,13 +29,17 @@ from workers.settings.settings import HistorySettings
 
 PIECE = 500
 QUERIES = ("format=csv", "format=csv gzip", "format=parquet")
+COLUMNS = """
+select path_in_schema, sum(total_compressed_size) as size
+from parquet_metadata(?) group by all order by size desc limit 8
+"""
 DOWNLOAD = """
 import sys, urllib.request
 request = urllib.request.Request(sys.argv[1], headers={"Accept-Encoding": sys.argv[2]})
-with urllib.request.urlopen(request) as answer:
+with urllib.request.urlopen(request) as answer, open(sys.argv[3], "wb") as file:
     size = 0
     while piece := answer.read(1 << 20):
-        size += len(piece)
+        size += file.write(piece)
 print(size)
 """
 
@@ -100,7 +105,15 @@ async def measure(path: Path, queries: list[str], rows: int) -> None:
         address = (
             f"http://127.0.0.1:{port}/api/history?histogram=products&key=s1&{asked}"
         )
-        command = [sys.executable, "-c", DOWNLOAD, address, encoding or "identity"]
+        file = path.with_name("answer")
+        command = [
+            sys.executable,
+            "-c",
+            DOWNLOAD,
+            address,
+            encoding or "identity",
+            file,
+        ]
         begun = time.monotonic()
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe)
@@ -116,6 +129,10 @@ async def measure(path: Path, queries: list[str], rows: int) -> None:
             f"at most {most:.0f} MB",
             flush=True,
         )
+        if "parquet" in asked:
+            by_column = duckdb.execute(COLUMNS, [str(file)]).fetchall()
+            listed = [f"{name} {size / rows:.2f}" for name, size in by_column]
+            print(f"bytes a row by column: {', '.join(listed)}", flush=True)
     await asyncio.to_thread(store.close)
     await runner.cleanup()
 
