@@ -112,7 +112,7 @@ async def measure(path: Path, queries: list[str], rows: int) -> None:
             DOWNLOAD,
             address,
             encoding or "identity",
-            file,
+            str(file),
         ]
         begun = time.monotonic()
         pipe = asyncio.subprocess.PIPE
