@@ -154,6 +154,7 @@ def test_a_tick_with_many_stream_keys_is_signed_in_pages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("workers.pipeline.signing._ROOM", 100)
+    monkeypatch.setattr("workers.pipeline.signing._FEW", 0)
     made = copied(published())
     assert any((decode(one.value) or one).pages > 1 for one in made.signatures)  # type: ignore[union-attr]
     made.verify(OLD.public)

@@ -40,6 +40,8 @@ from workers.pipeline.ledger_blocks import split_pages
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.rejected import read_reject, rejected
 from workers.pipeline.rekey_markers import NO_TIME
+from workers.pipeline.signatures import SignedTick, encode
+from workers.pipeline.signing import cut_heads
 from workers.pipeline.snapshots import LabelCache, Means, ReleasedTick, snapshots
 from workers.pipeline.users import Batch, Users
 from workers.runtime.sizes import MESSAGE_BYTES
@@ -126,6 +128,28 @@ def handed_over() -> list[Outgoing]:
     )
     made = handing_over(handed, key=KEY.fingerprint)
     return [Outgoing("contributions", 0, None, message.encoded()) for message in made]
+
+
+def signed_ticks() -> list[Outgoing]:
+    heads = {f"{'h' * 100}.{LARGEST}d": {longest(i): "0" * 64 for i in range(300)}}
+    rotations = ((("0" * 64), ("0" * 128)),) * 300
+    texts = ("contributions", "commitment", "previous", "key")
+    of: Any = dict.fromkeys(texts, "0" * 64) | {"worker": "w" * 100}
+    of |= {"histogram": "h" * 100, "signature": "0" * 128, "rotations": rotations}
+    numbers = (
+        "generation",
+        "owner",
+        "owners",
+        "number",
+        "tick",
+        "end",
+        "page",
+        "pages",
+    )
+    of |= dict.fromkeys(numbers, LARGEST)
+    records = [SignedTick(heads=part, **of) for part in cut_heads(heads)]
+    assert len(records) > 1
+    return [Outgoing("signatures", None, b"h" * 120, encode(one)) for one in records]
 
 
 def published(
@@ -416,6 +440,7 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
     "snapshots of items": snapshot_of_items,
     "answers to all queries": answers_to_all_queries,
     "answer to one query": answer_to_one_query,
+    "signed ticks": signed_ticks,
     "labels for a budget": labels_for_a_budget,
     **{f"state: {name}": partial(of_state, make) for name, make in STATES.items()},
     "users' pairs": users,

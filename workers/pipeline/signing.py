@@ -35,8 +35,8 @@ from workers.runtime.sizes import VALUE_BYTES, Change, split_by_size
 
 #: What the stored ends of chains begin with. No histogram has such a name.
 CHAINS = b"=signed/"
-# Of a record without heads: names have at most 100 characters, and there are few rotations.
-_RECORD_BYTES = 20_000
+# Of a record without heads: names, hashes, and all rotations that have room in a key file.
+_RECORD_BYTES = 100_000
 
 
 class Chain(msgspec.Struct):
@@ -147,7 +147,8 @@ class Signing:
                 head = first_head(commitment, self._owner, series, key)
             shown = one_page([page.value for page in pages])
             heads.setdefault(series, {})[key] = next_head(head, shown)
-        cuts = [heads] if len(encode(heads)) <= _ROOM else list(_cut(heads))
+        fits = len(snapshots) <= _FEW or len(encode(heads)) <= _ROOM
+        cuts = [heads] if fits else list(cut_heads(heads))
         number = before.number
         previous = before.previous
         for page, some in enumerate(cuts, 1):
@@ -206,9 +207,11 @@ class Signing:
 
 # Of the heads of one record.
 _ROOM = VALUE_BYTES - _RECORD_BYTES
+# So many heads have room, whatever stream keys are called.
+_FEW = 100
 
 
-def _cut(heads: Heads) -> Iterator[Heads]:
+def cut_heads(heads: Heads) -> Iterator[Heads]:
     """Yield the heads in parts that each have room in a record."""
     rows = [
         (series, key, head)

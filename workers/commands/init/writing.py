@@ -18,7 +18,7 @@ from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY
 from workers.privacy.phrasing import guesses_right
 from workers.runtime.printing import plural
-from workers.settings.settings import stage_topics
+from workers.settings.settings import signatures_topic, stage_topics
 
 _WIDTH = 118
 _COLUMN = 36
@@ -65,6 +65,10 @@ def settings_text(
         "key_file",
         key_file.name,
         f"all noise comes from it: `quietcount key new {key_file}` makes it",
+    )
+    lines.note(
+        "signing_key_file, made by `quietcount key signing`, would sign every tick: readers could verify that no copy "
+        "was changed."
     )
     lines.section("kafka")
     lines.text("bootstrap", bootstrap, "as given to init")
@@ -426,7 +430,11 @@ def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
     number = 1
     while not used.isdisjoint(
         created.replace(".", "_")
-        for created in (*stage_topics(name), f"{name}.{histogram}")
+        for created in (
+            *stage_topics(name),
+            signatures_topic(name),
+            f"{name}.{histogram}",
+        )
     ):
         number += 1
         name = f"{plain}-{number}"
