@@ -23,7 +23,7 @@ def test_the_page_says_how_long_it_may_run_in_one_sentence(
     chrome: Browser, width: int
 ) -> None:
     window = Window(chrome, width=width, height=900)
-    budget = public_budget(left_days=None)
+    budget = msgspec.structs.replace(public_budget(left_days=None), neighbours="record")
     with window, embedded("products") as topics:
         create_missing(
             topics.connection,
@@ -36,6 +36,9 @@ def test_the_page_says_how_long_it_may_run_in_one_sentence(
             page = window.open(f"{dashboard.url}?histogram=products&key=s1")
             window.shows('document.querySelector("#budget").textContent !== ""')
             said = page.inner_text("#budget")
+            promised = page.inner_text("#guarantee")
             box = page.locator("#budget").bounding_box()
     assert said == budget.sentence()
+    # Snapshots do not say which neighbours are protected.
+    assert "that it came, and what is in it" in promised
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width

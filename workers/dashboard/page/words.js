@@ -215,8 +215,14 @@ export function purpose({ unit, epsilon, delta }) {
   return `Noise is added to every number on purpose, but too little to protect ${one} well.`;
 }
 
+// What of a unit is protected; neighbours: of the settings, whether records themselves are hidden.
+function hidden(unit, neighbours) {
+  if (neighbours === "record") return unit === "user" ? "that they came, and what is in their events" : "that it came, and what is in it";
+  return unit === "user" ? "what is in their events; not how many, or when" : "what is in it; not when it came";
+}
+
 // The guarantee as [kind, text] paragraphs and [term, value, explanation] rows; together is what all histograms promise.
-export function guarantee(snapshot, catalogue, together = null) {
+export function guarantee(snapshot, catalogue, together = null, neighbours = "content") {
   const { unit, rho, epsilon, delta, period, overlap } = snapshot.guarantee;
   const whether = unit === "user" ? "any one user is among those counted" : "any one event was counted";
   const entry = catalogue.find((h) => h.histogram === snapshot.histogram);
@@ -240,7 +246,7 @@ export function guarantee(snapshot, catalogue, together = null) {
     ["ε (epsilon)", upTo(epsilon), "the smaller, the more private"],
     ["δ (delta)", upTo(delta), delta < 1 ? "chance that the promise fails" : "nothing is promised"],
     ["ρ (rho, zCDP)", upTo(rho), "what ε and δ come from"],
-    ["Unit", unit === "user" ? "one user" : `one ${unit}`, unit === "user" ? "what is in their events; not how many, or when" : "what is in it; not when it came"],
+    ["Unit", unit === "user" ? "one user" : `one ${unit}`, hidden(unit, neighbours)],
     ["Mechanism", snapshot.mechanism, ""],
     ["Id", snapshot.id, `of histogram, parameters and ${sliding ? "window" : "epoch"}`],
     sliding ? ["Tick", count(snapshot.tick), `a tick is ${span(width)}`] : ["Epoch, tick", `${count(snapshot.epoch)}, ${count(snapshot.tick)}`, ticks ? `of ${count(ticks)}; a tick is ${span(width)}` : `a tick is ${span(width)}`],
