@@ -13,7 +13,9 @@ import orjson
 # Fields of a snapshot's head and end, where column and field have one name.
 _HEAD = ("histogram", "key", "epoch", "tick", "start", "end")
 _PROMISE = ("unit", "rho", "epsilon", "delta")
-_RANGE = ("from", "to", "step", "sd")
+# Those of users without epochs only.
+_PERIODS = ("period", "overlap")
+_RANGE = ("from", "to", "step")
 
 #: Label, count, and sum, mean, its low and high end, each of which may be None.
 ItemRow = tuple[str, int, float | None, float | None, float | None, float | None]
@@ -35,7 +37,10 @@ def one_page(tick: Mapping[str, Any], items: Sequence[ItemRow]) -> bytes:
         fields["items"] = [row[:2] for row in ordered]
         if tick["sum_from"] is not None:
             fields["sums"] = [row[2:] for row in ordered]
-            fields["sum"] = {name: tick[f"sum_{name}"] for name in _RANGE}
+            fields["sum"] = {
+                **{name: _number(tick[f"sum_{name}"]) for name in _RANGE},
+                "sd": tick["sum_sd"],
+            }
     if tick["edges"]:
         fields["edges"] = tick["edges"]
     fields |= purpose
@@ -54,8 +59,15 @@ def one_page(tick: Mapping[str, Any], items: Sequence[ItemRow]) -> bytes:
             for window in tick["windows"]
         ]
     fields["guarantee"] = {name: tick[name] for name in _PROMISE}
+    if tick["period"] is not None:
+        fields["guarantee"] |= {name: tick[name] for name in _PERIODS}
     fields["mechanism"] = tick["mechanism"]
     fields["id"] = tick["id"]
     if tick["previous_id"] is not None:
         fields["previous_id"] = tick["previous_id"]
     return orjson.dumps({**fields, "page": 1, "pages": 1})
+
+
+def _number(value: float) -> int | float:
+    """Return a number of the settings as the worker writes it: whole ones without a point."""
+    return int(value) if value.is_integer() else value

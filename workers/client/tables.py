@@ -66,6 +66,8 @@ TICKS = MappingProxyType(
         "rho": "double",
         "epsilon": "double",
         "delta": "double",
+        "period": "bigint",
+        "overlap": "double",
         "previous_id": "varchar",
         "edges": "double[]",
         "quantiles": 'struct(q double, bucket varchar, "value" double, low double, high double)[]',
@@ -85,7 +87,7 @@ _NESTED = MappingProxyType(
 _TIMES = MappingProxyType({"start_time": "start", "end_time": "end"})
 #: What the fields of a snapshot's `sum` and `all_items` are called in TICKS.
 _RANGE = ("from", "to", "step", "sd")
-_PROMISE = ("unit", "rho", "epsilon", "delta")
+_PROMISE = ("unit", "rho", "epsilon", "delta", "period", "overlap")
 
 Columns = Mapping[str, np.ndarray[Any, Any]]
 
@@ -243,7 +245,8 @@ def _tick(snapshot: Snapshot, shown: int | None) -> dict[str, Any]:
         if name in Snapshot.__struct_fields__ and name not in _NESTED
     }
     row["shown"] = shown
-    row |= {name: getattr(snapshot.guarantee, name) for name in _PROMISE}
+    promise = msgspec.to_builtins(snapshot.guarantee)
+    row |= {name: promise.get(name) for name in _PROMISE}
     if snapshot.window is not None:
         row["window_ms"] = snapshot.window.ms
         row["window_from"] = snapshot.window.from_

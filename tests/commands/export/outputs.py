@@ -21,7 +21,8 @@ TICKS = (
     *("epoch", "start", "end", "start_time", "end_time", "window_ms", "window_from"),
     *("shown", "sd", "threshold", "all_items", "all_items_sd"),
     *("sum_from", "sum_to", "sum_step", "sum_sd"),
-    *("mechanism", "unit", "rho", "epsilon", "delta", "previous_id"),
+    *("mechanism", "unit", "rho", "epsilon", "delta", "period", "overlap"),
+    "previous_id",
     *("edges", "quantiles", "windows", "rest"),
 )
 TABLES = {"items": ITEMS, "ticks": TICKS}
@@ -141,11 +142,12 @@ def rows_of(
 _NUMBERS = dict.fromkeys(
     ("tick", "end", "window_ms", "count", "epoch", "start", "window_from"), "bigint"
 )
-_NUMBERS |= dict.fromkeys(("shown", "all_items"), "bigint")
+_NUMBERS |= dict.fromkeys(("shown", "all_items", "period"), "bigint")
 _NUMBERS |= dict.fromkeys(
     (
         *("sd", "sum", "sum_sd", "mean", "mean_low", "mean_high", "threshold"),
         *("all_items_sd", "sum_from", "sum_to", "sum_step", "rho", "epsilon", "delta"),
+        "overlap",
     ),
     "double",
 )

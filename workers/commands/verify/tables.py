@@ -135,8 +135,7 @@ class TableCopy:
                 raise SettingsError(
                     f"{name_of(place)}: published in parts, which tables do not tell apart: verify the topics, by -c alone"
                 )
-            of_tick = [_typed_row(item, ITEMS) for item in items]
-            value = one_page(tick, [_counted(item) for item in of_tick])
+            value = made_again(row, items)
             is_signed = history.match(place, value, "the tables") is not None
             checked[tick["histogram"]].add(
                 tick["key"], tick["end"], is_signed=is_signed
@@ -148,10 +147,24 @@ class TableCopy:
             columns = ", ".join(as_text(name) for name in schema)
             made = again.sql(f"select {columns} from {table}").fetchall()
             for own, right in zip_longest(
-                sorted(given[table], key=repr), sorted(_texts(made), key=repr)
+                sorted(given[table], key=repr), sorted(texts(made), key=repr)
             ):
                 if own != right:
                     raise NotAsSigned(_difference(table, own, right))
+
+
+def made_again(tick: _Row, items: Iterable[_Row]) -> bytes:
+    """Return a snapshot's JSON as one page, from its rows as text, or raise `NotAsSigned`."""
+    counted = [_counted(_typed_row(item, ITEMS)) for item in items]
+    row = _typed_row(tick, TICKS)
+    try:
+        return one_page(row, counted)
+    # Of a changed row any value may be missing, of another type or too large.
+    except (ArithmeticError, AttributeError, TypeError, ValueError):
+        place = row["histogram"], row["key"], row["end"]
+        raise NotAsSigned(
+            f"the tables: {name_of(place)}: a value that no worker writes"
+        ) from None
 
 
 class _Batch(NamedTuple):
@@ -222,7 +235,8 @@ def _snapshot(series: str, value: bytes) -> Snapshot:
         raise NotAsSigned(f"the tables: {series}: {error}") from None
 
 
-def _texts(rows: Iterable[Sequence[Any]]) -> list[_Row]:
+def texts(rows: Iterable[Sequence[Any]]) -> list[_Row]:
+    """Return rows whose lists and times are text as they are compared."""
     return [tuple(None if one is None else str(one) for one in row) for row in rows]
 
 
