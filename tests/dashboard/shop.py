@@ -27,12 +27,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
-from tests.dashboard.feeding import reads
+from tests.dashboard.feeding import public_budget, reads
 from workers.client.config import load_reader_settings
 from workers.dashboard.server import Background, Dashboard
 from workers.kafka.clients import Connection, EmbeddedCluster
+from workers.kafka.topics import Topic, create_missing
+from workers.privacy.public import KEY, PublicCeiling
 
 TICK_MS = 900_000
 HOUR_MS = 3_600_000
@@ -313,6 +316,21 @@ def send(path: Path, connection: Connection) -> None:
     assert producer.flush(120) == 0
 
 
+def tell_budget(connection: Connection, end_ms: int) -> None:
+    """Tell readers that the boards may run another 41 days; no worker computed it."""
+    budget = msgspec.structs.replace(
+        public_budget("shop"),
+        unit="event",
+        newest=end_ms,
+        ceiling=PublicCeiling(9.0, 1e-6, "90d", 7.4, end_ms + 41 * DAY_MS),
+    )
+    topic = Topic("shop.budget", 1, "compact", None, "the budget")
+    create_missing(connection, [topic], {})
+    producer = connection.producer(None)
+    producer.produce(topic.name, msgspec.json.encode(budget), KEY, 0)
+    assert producer.flush(60) == 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve a week of a shop.")
     parser.add_argument("directory", type=Path)
@@ -343,6 +361,7 @@ def main() -> None:
             for one in settings.histograms:
                 admin.list_topics(one.topic, timeout=60)
         send(directory / "snapshots.jsonl", cluster.connection)
+        tell_budget(cluster.connection, end_ms)
         with Background(Dashboard(settings, port=options.port)) as running:
             reads(running)
             print(f"ready: {running.url} until it is killed", flush=True)

@@ -7,6 +7,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
@@ -147,7 +148,7 @@ def test_the_catalogue_lists_histograms_of_the_settings_with_their_keys() -> Non
         ["products", ["a", "b"], 64, 2, "Latency", "ms", None],
     ]
     guarantee = Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9)
-    assert found[1]["guarantee"] == guarantee
+    assert found[1]["guarantee"] == msgspec.to_builtins(guarantee)
 
 
 def test_a_histogram_is_charged_once_and_not_once_for_each_of_its_windows() -> None:

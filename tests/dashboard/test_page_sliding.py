@@ -263,7 +263,7 @@ def test_the_line_has_no_cut_but_where_a_generation_begins(
     window.counts("#chart .cut", 1)
     began = clock(end_of(ANEW - 1))
     # Both rises are those of a window that fills: the first series began too.
-    note = f"the 10 minutes was not full yet: counting began at {clock(end_of(0))}.* and {began}"
+    note = f"the 10 minutes was not full yet: counting began at {clock(end_of(0))}.* and anew at {began}"
     window.reads("#chart-note", note)
     window.counts("#chart .filling", 2)
     page.goto(f"{url}?histogram=products.1h&key=s2&item=tea")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests import ROOT
@@ -69,7 +69,7 @@ def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_p
     window = Window(chrome, width=1400, height=1000)
     with embedded("products", "others") as topics:
         for one in made:
-            promise = asdict(build(one).guarantee)
+            promise = msgspec.to_builtins(build(one).guarantee)
             own = {"histogram": one.name, "guarantee": promise}
             topics.send(*(recent(t, [("tea", 500)], ticks=2, **own) for t in (1, 2)))
         with topics.served(*names, horizon=made[0].horizon_ticks) as dashboard:

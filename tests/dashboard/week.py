@@ -42,13 +42,13 @@ MOMENTS = {"newest": None, "midnight": 4.0, "lost": 2.75, "generation": 5.5}
 DAY_MS = 24 * 3_600_000
 #: Events an hour at noon, and the days in which a label is there.
 LABELS: Mapping[str, tuple[int, float, float]] = {
-    "tea": (2_400, 0, 7),
-    "coffee": (1_800, 0, 7),
-    "cocoa": (900, 0, 7),
-    "water": (500, 0, 7),
+    "tea": (2_400, 0, 8),
+    "coffee": (1_800, 0, 8),
+    "cocoa": (900, 0, 8),
+    "water": (500, 0, 8),
     "juice": (300, 0, 4.5),
-    "ayran": (700, 3.0, 7),
-    "kvass": (120, 0, 7),
+    "ayran": (700, 3.0, 8),
+    "kvass": (120, 0, 8),
 }
 
 

@@ -97,7 +97,7 @@ async def test_a_hundred_large_requests_leave_the_history_there(store: Store) ->
 
         before = Follower.written
         found = await asyncio.gather(*(ask(large[i % 4]) for i in range(100)))
-    assert set(found) <= {200, 503} and found.count(200) >= 4
+    assert set(found) <= {200, 503} and 200 in found
     assert all(state["state"] == "live" for state in states)
     assert Follower.written > before
 

@@ -390,9 +390,7 @@ def test_counts_of_a_window_need_only_the_ticks_in_it() -> None:
 
 
 def test_every_test_that_the_record_names_is_there() -> None:
-    code = "".join(
-        path.read_text() for path in (ROOT / "tests" / "mechanisms").rglob("*.py")
-    )
+    code = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     names = set(re.findall(r"`(test_\w+)`", RECORD))
     assert len(names) > 15
     assert all(f"def {name}(" in code for name in names)

@@ -24,7 +24,7 @@ import { startTips } from "./tips.js";
 import { View, isTick } from "./view.js";
 import { beginning, capital, epochName, moment, periodWords, slidingWords, timeZone, windowWords } from "./when.js";
 import { Earlier, namesOf, seriesLike, seriesOf, windowsOf } from "./windows.js";
-import { NOTHING, about, axisWords, band, belowWords, count, duration, earlierBy, errorBar, fieldName, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, oneLine, purpose, quantileName, span, sumLegend, summaryWords, threshold, time, timeOf, windowBar } from "./words.js";
+import { NOTHING, about, atMost, axisWords, band, belowWords, count, duration, earlierBy, errorBar, fieldName, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, oneLine, purpose, quantileName, rated, span, sumLegend, summaryWords, threshold, time, timeOf, windowBar } from "./words.js";
 
 const CATALOGUE_MS = 30000;
 const SOON_MS = 1000;
@@ -511,9 +511,11 @@ function drawItems(snapshot) {
   const beside = change ? null : besides(snapshot);
   if (beside?.snapshot) {
     const then = moment(beside.snapshot.end, now());
-    const length = (one) => (beside.comparable || window ? "" : ` (${hours(one.end - periods.began(one))})`);
+    // Of a window that reaches back before counting began only a part was counted.
+    const isWhole = (one) => one.window && periods.began(one) <= one.window.from;
+    const length = (one) => (beside.comparable || isWhole(one) ? "" : ` (${window ? "only " : ""}${hours(one.end - periods.began(one))})`);
     set(byId("before-head"), `${then}${length(beside.snapshot)}`);
-    if (!window) set(byId("count-head"), `Count${length(snapshot)}`);
+    set(byId("count-head"), `Count${length(snapshot)}`);
     set(byId("before-words"), beside.comparable ? `At ${then}, for comparison. The change since is a number where noise does not explain it, else ≈.` : `At ${then}, for comparison; it counted for another time.`);
   }
   const rest = others(snapshot, change ? current() : null);
@@ -549,7 +551,14 @@ function drawItems(snapshot) {
   const flat = (change || window) && snapshot.sd !== null && board.all > 0 && !snapshot.items.some(([label, value]) => isCounted(least(change, label, value), snapshot.sd, total));
   byId("flat").hidden = !flat;
   const gone = window && beside && !beside.snapshot && !before?.loading ? `; nothing is kept of ${beside.name}` : "";
-  byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, snapshot.all_items && !rest ? `; ${NOTHING.others}` : "", gone);
+  byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden, inAll(snapshot.all_items), snapshot.all_items && !rest ? `; ${NOTHING.others}` : "", gone);
+}
+
+// What all that is shown or not counted together, where the settings give it a share of the budget.
+function inAll(all) {
+  if (!all) return "";
+  const off = TIMES * all.sd;
+  return `; in all, shown or not: ${all.count > off ? rated(all.count, off, null).join(" ± ") : atMost(all.count + off)}`;
 }
 
 // The snapshot beside, with what noise may make of a difference of two counts, and of two counts of all that is not listed.

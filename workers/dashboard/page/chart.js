@@ -115,10 +115,14 @@ export class Chart {
       this.svg.append(drawing("text", { x: this.x(this.last), y, "text-anchor": "middle" }, time(this.last)));
       return;
     }
-    for (const { at, text } of marks(this.first, this.last, Math.max(2, Math.floor((right - left) / (5.5 * font))))) {
-      const x = this.x(at);
+    const found = marks(this.first, this.last, Math.max(2, Math.floor((right - left) / (5.5 * font))));
+    // A time stands in the middle below its mark, where nobody takes it for another; at the very edges there is no room for that.
+    const hasRoom = ({ at }) => this.x(at) <= right - 1.2 * font && this.x(at) >= left + 1.2 * font;
+    const isNamed = found.some(hasRoom) ? hasRoom : () => true;
+    for (const one of found) {
+      const x = this.x(one.at);
       this.svg.append(drawing("line", { class: "tick", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
-      this.svg.append(drawing("text", { x, y, "text-anchor": x > right - 2 * font ? "end" : x < left + 2 * font ? "start" : "middle" }, text));
+      if (isNamed(one)) this.svg.append(drawing("text", { x, y, "text-anchor": "middle" }, one.text));
     }
   }
 

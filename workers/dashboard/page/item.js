@@ -190,7 +190,7 @@ export class Item {
     const most = Math.max(...unseen.map((one) => one.most ?? -Infinity));
     const hidden = !unseen.length ? null : texts.measured ? "it cannot be said, nothing is drawn" : `the item was not shown, nothing is drawn${most <= 0 ? "" : window ? `: ${hiddenWords(most, window)}` : `: its total was at most about ${count(Math.ceil(most))}`}`;
     const again = !joined && beginnings(lines[0].points).length > 0;
-    this.note(wanted, unit, { joined, falls, gaps, hidden, again, window, began, fills });
+    this.note(wanted, unit, { joined, falls, gaps, hidden, again, window, began, fills, measured: texts.measured });
   }
 
   // From when to when the window of the points was not full, as counting had begun within it.
@@ -265,7 +265,7 @@ export class Item {
     else this.hooks.onView({ with: view.with.filter((one) => one !== line.item) });
   }
 
-  note(wanted, unit, { joined, falls, gaps, hidden, again, window, began, fills }) {
+  note(wanted, unit, { joined, falls, gaps, hidden, again, window, began, fills, measured }) {
     const words = [];
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
@@ -285,7 +285,8 @@ export class Item {
     if (this.span?.ms) words.push(`Each point is of what was counted in the ${timeOf(this.span.ms)} before it.`);
     if (began) words.push(`Until ${moment(began.end, this.hooks.now())} not drawn: the item was not shown where that interval began; at most ${count(began.most)} were counted in it.`);
     if (hidden) words.push(`Where ${hidden}.`);
-    if (this.shown.snapshot.sd !== null && this.shown.snapshot.items) words.push(`${capital(this.hooks.bandWords(this.shown.snapshot))}.`);
+    if (measured) words.push("The true value lies in the band about 19 times out of 20.");
+    else if (this.shown.snapshot.sd !== null && this.shown.snapshot.items) words.push(`${capital(this.hooks.bandWords(this.shown.snapshot))}.`);
     if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
     if (["hour", "tick"].includes(unit) && !this.shown.snapshot.windows?.some((one) => one.ms === every)) words.push(`Bands are upper bounds: the settings have no window of ${span(every)}.`);
     if (joined && unit === null) words.push("Counts begin at zero with each epoch: a point is what its epoch had reached.");
@@ -344,7 +345,7 @@ export class Item {
     if (change?.new.includes(item)) return "";
     // In a window there may be nothing of an item that is shown.
     if (snapshot.window && !(snapshot.sd !== null && found[1] > TIMES * snapshot.sd)) return "";
-    if (all) return said(shareOfAll(found[1], snapshot.sd, all), `all items, shown or not${within ? ", in the window" : ""}`);
+    if (all) return said(shareOfAll(found[1], snapshot.sd, all), `all that was counted, shown or not${within ? ", in the window" : ""}`);
     if ((change?.new.length && change.threshold === null) || change?.last?.absent.length) return "";
     const part = share(found[1], snapshot.items, snapshot.sd, change ? change.new.length * change.threshold : 0);
     return said(part, within ? "what the shown items counted in the window" : "the total of what is shown");

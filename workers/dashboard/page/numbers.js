@@ -76,7 +76,7 @@ export class Bins {
 
   inWords() {
     const most = this.buckets.reduce((a, b) => ((b.value ?? -Infinity) > (a.value ?? -Infinity) ? b : a));
-    const named = this.quantiles.map(({ words }) => `${words.name}: ${words.value}, ${words.interval}.`);
+    const named = this.quantiles.map(({ words }) => `${words.name}: ${[words.value, words.interval].filter((one) => one).join(", ")}.`);
     const largest = most.label === null ? "" : ` Most are ${this.bucketWords(this.buckets.indexOf(most))}: ${count(most.value)}.`;
     return `Histogram of ${count(this.buckets.length)} buckets.${largest} ${named.join(" ")}`.trim();
   }

@@ -95,15 +95,15 @@ export function gapWords(gaps, now, each, about, sliding) {
   const named = gaps.slice(0, 2).map(([from, to]) => `from ${fromTo(from, to, now, about)}`).join(" and ");
   const more = gaps.length > 2 ? `, and ${gaps.length - 2} more times` : "";
   if (each !== null) return [`This dashboard does not know what was counted in each ${each} ${named}${more}; the totals have it.`];
-  if (sliding) return [`This dashboard has nothing ${named}${more}.`];
+  if (sliding) return [`This dashboard has nothing ${named}${more}; counts after that are of all that came, that time included.`];
   return [`This dashboard has nothing ${named}${more}; what was counted then is in the later totals.`];
 }
 
 // Where windows were not full, [[from, to], ...]: counting had begun within them.
 export function fillingWords(fills, ms, now) {
   const times = fills.map(([began]) => moment(began, now));
-  const when = [times.slice(0, -1).join(", "), times.at(-1)].filter((one) => one).join(" and ");
-  return `Where the background is shaded, the ${timeOf(ms)} was not full yet: counting began at ${when}, so the rise is the window filling.`;
+  const when = [times.slice(0, -1).join(", "), times.at(-1)].filter((one) => one).join(" and anew at ");
+  return `Where the background is shaded, the ${timeOf(ms)} was not full yet: counting began at ${when}, so the rise is the window filling${times.length > 1 ? ", and the fall before it is no fall of what happened" : ""}.`;
 }
 
 export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);

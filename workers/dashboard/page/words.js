@@ -74,18 +74,17 @@ export function quantileName(q) {
   return q === 0.5 ? { name: "Median", mark: "median" } : { name: `${share} lie below`, mark: share };
 }
 
-// A quantile of a snapshot: {name, mark, value, interval}. The bucket comes first: nothing is known of where in it numbers lie, and the
-// interval reaches to the edges that the true quantile is between (docs/settings.md, "What it does not cover").
+// A quantile of a snapshot: {name, mark, value, interval}. What it lies between comes first, at 95 %: its bucket if that is certain (nothing
+// is known of where in it numbers lie), else the edges that its interval reaches to (docs/settings.md, "What it does not cover").
 export function quantileWords(quantile, edges, unit) {
   const { q, bucket, value } = quantile;
   if (bucket === null) return { ...quantileName(q), value: "cannot be said", interval: "all counts together may be noise" };
   const [low, high] = bucketsOf(quantile, edges);
   const own = bucket[0] === "[" ? bucket.slice(1, -1).split(",").map(Number) : null;
-  const where = own === null ? (bucket[0] === "<" ? `below ${edge(edges[0])}` : `${edge(edges.at(-1))} or more`) : `between ${edge(own[0])} and ${edge(own[1])}`;
-  const about = value === null ? "" : `about ${spread(value, ...own).value}`;
-  const same = own !== null && low === own[0] && high === own[1];
-  const interval = same ? "" : spread(value, low, high).interval;
-  return { ...quantileName(q), value: withUnit(where, unit), interval: [about, interval].filter((one) => one).join("; 95\u00a0%: ") };
+  const where = low === null ? (high === null ? "anywhere" : `below ${edge(high)}`) : high === null ? `${edge(low)} or more` : `between ${edge(low)} and ${edge(high)}`;
+  const open = bucket[0] === "<" ? `below ${edge(edges[0])}` : `${edge(edges.at(-1))} or more`;
+  const likely = value !== null ? `about ${spread(value, ...own).value}` : open === where ? "" : `most likely ${open}`;
+  return { ...quantileName(q), value: withUnit(where, unit), interval: likely };
 }
 
 // The edges between which the true quantile is, [low, high], an open end null: those of the buckets in which its interval ends.

@@ -21,7 +21,7 @@ from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes, Longs, Tags
 from workers.events.log_values import AMOUNT_MAX
-from workers.mechanisms.accounting import PrivacyCost
+from workers.mechanisms.accounting import Guarantee, PrivacyCost
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.counters.line import LineCounter, line_counters
 from workers.mechanisms.ledger import Contributions, Ledger, Parts, with_capacity
@@ -116,6 +116,13 @@ class Exact(Mechanism, shared=False):
         self._windows = windows
         # Of the running epoch.
         self.state: TruthState | TruthWindows = self.init()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        cost = self._cost
+        return Guarantee(
+            unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta
+        )
 
     def public(self) -> Mapping[str, object]:
         return {"mechanism": self.kind}
