@@ -32,6 +32,7 @@ from workers.mechanisms.order_statistics.engine import KeyState, MaxState
 from workers.mechanisms.running.meta import MetaState
 from workers.mechanisms.running.sliding import SlidingState
 from workers.mechanisms.running.sparse_gumb import SparseState
+from workers.mechanisms.running.unique import UniqueState
 from workers.pipeline import ledger_blocks
 from workers.pipeline.contributions import handing_over, messages
 from workers.pipeline.growth.owners import GROWN_MAX, HandedOver, Owners
@@ -290,6 +291,17 @@ def sliding_state() -> SlidingState:
     return made
 
 
+def unique_state() -> UniqueState:
+    """Many pairs of users and items in one tick."""
+    made = UniqueState(line_counters((30,), (1,), 0.01), discovers=True)
+    rows = 120_000
+    made.ledger = table(str(i) for i in range(rows))
+    tags = np.random.default_rng(7).integers(0, 2**64, (rows, 2), dtype=np.uint64)
+    made._touched = [made.pairs.append(tags, np.arange(rows))]
+    made.count(2**20)
+    return made
+
+
 def users() -> list[Outgoing]:
     """Return ten users with maximal pairs and counts, in one commit."""
     held = Users([LANE], Store(None, Changelog("state", 0)).open())
@@ -419,6 +431,7 @@ STATES: dict[str, Callable[[], State]] = {
     "MetaState": meta_state,
     "SketchState": sketch_state,
     "SlidingState": sliding_state,
+    "UniqueState": unique_state,
 }
 
 MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {

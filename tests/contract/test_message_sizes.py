@@ -239,8 +239,8 @@ def test_whatever_is_sent_is_among_the_kinds_above() -> None:
                 }
                 states |= {node.name} if "changed" in methods else set()
     assert {file for file in calls if not file.startswith("commands/demo/")} == MADE_IN
-    # The base class, and a part of SlidingState.
-    assert states - {"State", "Hops"} == set(STATES)
+    # The base class, and parts of SlidingState and of UniqueState.
+    assert states - {"State", "Hops", "Pairs"} == set(STATES)
 
 
 def test_a_list_is_cut_where_the_next_element_does_not_fit() -> None:
