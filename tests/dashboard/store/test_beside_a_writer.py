@@ -43,6 +43,8 @@ class Follower:
     def steps(self) -> Iterator[None]:
         while not Follower.stopped.wait(0.005):
             if Follower.fails:
+                # As after a rollback that lacked memory too.
+                self._writer._db.begin()
                 raise Follower.fails.pop()
             tick = Follower.written + 1
             arrival = Arrival(0, seen(message(tick, ITEMS, **at(tick))))

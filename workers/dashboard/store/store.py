@@ -276,6 +276,9 @@ class Store:
                     if not self._make_room():
                         raise
                     logger.warning("history: %s; questions wait", _loggable(error))
+                    # The first rollback may have lacked memory too.
+                    with contextlib.suppress(duckdb.Error):
+                        database.rollback()
                     writer = Writer(database)
                     continue
                 self._let_read()
