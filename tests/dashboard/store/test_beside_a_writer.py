@@ -118,7 +118,10 @@ async def test_a_writer_without_memory_ends_the_questions_and_goes_on(
 
     question = asyncio.create_task(store.ask(slow))
     await asyncio.to_thread(asked.wait)
-    Follower.fails = [duckdb.OutOfMemoryException(f"Out of Memory Error: {FULL}")]
+    Follower.fails = [
+        duckdb.TransactionException(f"Failed to commit: {FULL}"),
+        duckdb.OutOfMemoryException(f"Out of Memory Error: {FULL}"),
+    ]
     with pytest.raises(QueryFailed, match="takes too much memory"):
         await question
     before = Follower.written

@@ -272,7 +272,11 @@ class Store:
                 try:
                     with contextlib.suppress(KafkaException, QuietcountError):
                         self._follow(database, writer)
-                except duckdb.OutOfMemoryException as error:
+                # A commit that lacks memory is a TransactionException.
+                except (
+                    duckdb.OutOfMemoryException,
+                    duckdb.TransactionException,
+                ) as error:
                     if not self._make_room():
                         raise
                     logger.warning("history: %s; questions wait", _loggable(error))
