@@ -10,12 +10,13 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from workers.agents.progress import read_progress
+from workers.kafka.answered import AnsweredProducer
 from workers.kafka.clients import Connection
 from workers.privacy.public import KEY, public_budget
 from workers.privacy.total import Charge
@@ -45,14 +46,15 @@ class BudgetWriter:
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings = settings
-        self._connection = connection
+        self._producer = AnsweredProducer(
+            connection, _ANSWER_S, **{"enable.idempotence": True}
+        )
         self._changed = threading.Condition()
         self._noted: Noted | None = None
         self._ended = False
         # Those below are of the thread that writes. A record that is due, and the newest written.
         self._unwritten: bytes | None = None
         self._written: bytes | None = None
-        self._producer: Producer | None = None
         self._failure: str | None = None
 
     def note(self, progress: bytes, others: Sequence[Charge]) -> None:
@@ -120,24 +122,11 @@ class BudgetWriter:
 
     def _send(self, record: bytes, answer_s: float) -> str | None:
         """Send a record; return why that failed, if it did."""
-        failures: list[str] = []
-
-        def report(error: Any, _message: Any) -> None:
-            failures.append("" if error is None else error.str())
-
         topic = self._settings.budget_topic
         try:
-            if self._producer is None:
-                options: dict[str, Any] = {
-                    "enable.idempotence": True,
-                    "message.timeout.ms": int(1000 * _ANSWER_S),
-                }
-                self._producer = self._connection.producer(None, **options)
-            self._producer.produce(topic, record, KEY, 0, on_delivery=report)
-            self._producer.flush(answer_s)
+            return self._producer.produce(topic, record, answer_s, key=KEY, partition=0)
         except (KafkaException, BufferError) as error:
             return describe_error(error)
-        return failures[-1] or None if failures else "no answer"
 
     def _report(self, failure: str | None) -> None:
         """Log a failure, unless it was the last one logged."""

@@ -20,11 +20,12 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 import orjson
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from workers.client.config import ReaderSettings
 from workers.client.messages import SeenSnapshot
 from workers.dashboard.alerts import Alarms, Watched
+from workers.kafka.answered import AnsweredProducer
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,6 @@ class Teller:
     """Looks at snapshots, and tells of alarms until it is cancelled. Of one event loop."""
 
     def __init__(self, settings: ReaderSettings) -> None:
-        self._connection = settings.connection
         self._alarms = Alarms(settings.alerts)
         self._path = state_path(settings)
         self._queues: dict[Destination, deque[dict[str, Any]]] = {}
@@ -75,7 +75,7 @@ class Teller:
         # Set while something may be in the queue.
         self._events = {destination: asyncio.Event() for destination in self._queues}
         self._saving = asyncio.Lock()
-        self._producer: Producer | None = None
+        self._producer = AnsweredProducer(settings.connection, ANSWER_S)
         # Whether the file could not be written last time, which is logged once.
         self._failed = False
 
@@ -180,26 +180,10 @@ class Teller:
 
     def _produce(self, topic: str, body: bytes) -> str | None:
         """Write a message to a topic; return why that failed, or None. It blocks."""
-        failures: list[str] = []
-        delivered: list[bool] = []
-
-        def report(error: Any, _message: Any) -> None:
-            if error is None:
-                delivered.append(True)
-            else:
-                failures.append(error.str())
-
         try:
-            if self._producer is None:
-                options: dict[str, Any] = {"message.timeout.ms": int(1000 * ANSWER_S)}
-                self._producer = self._connection.producer(None, **options)
-            self._producer.produce(topic, body, on_delivery=report)
-            self._producer.flush(2 * ANSWER_S)
+            return self._producer.produce(topic, body, 2 * ANSWER_S)
         except (KafkaException, BufferError) as error:
             return str(error)
-        if failures or not delivered:
-            return failures[0] if failures else "no answer"
-        return None
 
     async def _save_at_times(self) -> None:
         """Save what was seen, from time to time, until cancelled."""

@@ -1,0 +1,41 @@
+"""Single records, written outside of transactions: each waits until Kafka has it."""
+
+from typing import Any
+
+from confluent_kafka import Producer
+
+from workers.kafka.clients import Connection
+
+
+class AnsweredProducer:
+    """Writes single records, of which it says whether Kafka has them.
+
+    Its client is made for the first one. Without an answer a record fails after `answer_s`;
+    `options` are further ones of librdkafka.
+    """
+
+    def __init__(
+        self, connection: Connection, answer_s: float, **options: object
+    ) -> None:
+        self._connection = connection
+        self._options = {"message.timeout.ms": int(1000 * answer_s), **options}
+        self._producer: Producer | None = None
+
+    def produce(
+        self, topic: str, value: bytes, wait_s: float, **place: Any
+    ) -> str | None:
+        """Write a record and wait for at most `wait_s`; return why it is not there, or None.
+
+        `place` is its key and partition, if any. Raise KafkaException and BufferError where it
+        cannot even be sent.
+        """
+        answers: list[str | None] = []
+
+        def note(error: Any, _message: Any) -> None:
+            answers.append(None if error is None else error.str())
+
+        if self._producer is None:
+            self._producer = self._connection.producer(None, **self._options)
+        self._producer.produce(topic, value, on_delivery=note, **place)
+        self._producer.flush(wait_s)
+        return answers[-1] if answers else "no answer"
