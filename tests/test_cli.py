@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from tests.admin import admin_of
 from tests.quietcount import Quietcount
-from tests.settings.test_settings import GOOD
+from tests.settings.test_settings import GOOD, TOPICS
 from tests.worker.harness import until
 from workers.cli import execute
 from workers.commands.failures import explain
@@ -426,22 +426,12 @@ def create(admin: AdminClient, topic: NewTopic) -> None:
     )
 
 
-ENDS = (
-    "contributions",
-    "contribute-state",
-    "release-state",
-    "rejects",
-    "products",
-    "budget",
-)
-
-
 def test_topics_shows_creates_once_and_is_content_after_that(
     bootstrap: str, config: Path, quietcount: Quietcount
 ) -> None:
     """Showing creates nothing, creating twice is as creating once, and what is missing is said on stderr."""
     name = for_topics(config, bootstrap)
-    needed = [name, *(f"{name}.{end}" for end in ENDS)]
+    needed = [name, *(f"{name}.{end}" for end in TOPICS)]
     states = []
     both = ["--create", "--events-topic"]
     for arguments in ([], [], both, both, ["--create"], []):
@@ -479,7 +469,7 @@ def test_mistyped_events_topics_are_not_created(
     admin = admin_of(Connection(bootstrap))
     create(admin, NewTopic(f"{name}s", 4, 1))
     code, topics, [line] = shown_by_topics(config, quietcount, "--create")
-    created = {f"{name}.{end}": "created" for end in ENDS}
+    created = {f"{name}.{end}": "created" for end in TOPICS}
     assert {own: topics[own][0] for own in topics} == {name: "missing", **created}
     assert code == 0, "it did all that it was asked to"
     assert name not in admin.list_topics(timeout=60).topics

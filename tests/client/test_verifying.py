@@ -10,7 +10,7 @@ from tests.pipeline.fleet import FINE, WIDE, Fleet, cut, fleet
 from tests.pipeline.pipeline import SIGNATURES, Event, unk
 from workers.client.verifying import NotAsSigned, SignedHistory
 from workers.commands.verify.topics import Record
-from workers.pipeline.signatures import decode, encode, signed
+from workers.pipeline.signatures import SignedTick, decode, encode, signed
 from workers.pipeline.signing_key import SigningKey
 from workers.runtime.errors import StateRefused
 
@@ -34,6 +34,12 @@ def copied(found: Fleet) -> Copy:
         else:
             snapshots.append((one.topic.removeprefix("w."), record))
     return Copy(tuple(signatures), tuple(snapshots))
+
+
+def decoded(record: Record) -> SignedTick:
+    tick = decode(record.value)
+    assert tick is not None
+    return tick
 
 
 def published(events: list[Event] = EVENTS, **of: Any) -> Fleet:
@@ -60,7 +66,7 @@ def test_nothing_is_found_in_what_was_published(clean: Copy) -> None:
         clean.snapshots
     )
     assert not any(one.early for one in records.checked.values())
-    owners = {decode(one.value).owner for one in clean.signatures}  # type: ignore[union-attr]
+    owners = {tick.owner for tick in map(decoded, clean.signatures)}
     assert len(owners) == 4
     assert any(b'"parts":2' in one.value for _, one in clean.snapshots)
 
@@ -141,8 +147,7 @@ def test_two_readers_who_were_shown_different_histories_find_the_first_record() 
 def test_a_key_that_was_replaced_signs_no_more(clean: Copy) -> None:
     """Whoever steals the old key after the new one has signed is found."""
     last = clean.signatures[-1]
-    record = decode(last.value)
-    assert record is not None
+    record = decoded(last)
     own: dict[str, Any] = {"signature": "", "key": OLD.public}
     value = signed(msgspec.structs.replace(record, **own), OLD.signer())
     stolen = Copy((*clean.signatures[:-1], last._replace(value=value)), clean.snapshots)
@@ -156,7 +161,7 @@ def test_a_tick_with_many_stream_keys_is_signed_in_pages(
     monkeypatch.setattr("workers.pipeline.signing._ROOM", 100)
     monkeypatch.setattr("workers.pipeline.signing._FEW", 0)
     made = copied(published())
-    assert any((decode(one.value) or one).pages > 1 for one in made.signatures)  # type: ignore[union-attr]
+    assert any(tick.pages > 1 for tick in map(decoded, made.signatures))
     made.verify(OLD.public)
     shortest = [one for one in made.signatures if b'"page":2' not in one.value]
     with pytest.raises(NotAsSigned, match="is missing"):

@@ -17,7 +17,7 @@ from confluent_kafka import TopicCollection, Uuid
 
 from tests.agents.monitor.scene import Scene
 from tests.pipeline.pipeline import KEY, unk
-from tests.settings.test_settings import GOOD
+from tests.settings.test_settings import GOOD, TOPICS
 from workers.agents.contribute import ContributeProgress
 from workers.agents.progress import PROGRESS
 from workers.agents.topics import Topics
@@ -33,15 +33,7 @@ from workers.pipeline.histogram import Histogram
 from workers.runtime.errors import SettingsError, StateRefused
 
 ZERO = Uuid(0, 0)
-INNER = (
-    "contributions",
-    "contribute-state",
-    "release-state",
-    "rejects",
-    "products",
-    "budget",
-)
-NAMES = ("orders", *(f"orders.{part}" for part in INNER))
+NAMES = ("orders", *(f"orders.{part}" for part in TOPICS))
 PATHS: dict[str, list[str]] = {
     "run": ["run"],
     "audit": ["audit"],

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.kafka.harness import create_topic, unique
+from tests.settings.test_settings import TOPICS
 from workers.kafka.clients import EMBEDDED_PARTITIONS, Connection, EmbeddedCluster
 from workers.kafka.topics import (
     ExistingTopic,
@@ -183,17 +184,7 @@ def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "short",
-    [
-        "contributions",
-        "contribute-state",
-        "release-state",
-        "rejects",
-        "products",
-        "budget",
-    ],
-)
+@pytest.mark.parametrize("short", TOPICS)
 def test_every_topic_that_takes_too_short_batches_is_refused(short: str) -> None:
     """Long labels would make a message that the topic never accepts."""
     plan = plan_topics("w", ["w.events"], 2, 2, ["w.products"], {})

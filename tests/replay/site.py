@@ -1,7 +1,7 @@
 """What tests of replay share: settings in a directory of their own, and what was published and replayed."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +106,11 @@ def assert_equal_so_far(found: dict[Place, bytes], wanted: dict[Place, bytes]) -
     for name, _, end, _ in found:
         last[name] = max(end, last.get(name, end))
     assert {at for at in wanted if at[2] <= last[at[0]]} == set(found)
+
+
+def assert_as_replayed(site: Site, series: Collection[str]) -> None:
+    """What was published of these series, and of no others, is what a replay of the events gives."""
+    found = published(site)
+    wanted, _ = replayed(site)
+    assert {name for name, *_ in found} == set(series)
+    assert_equal_so_far(wanted, found)

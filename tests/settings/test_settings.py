@@ -12,6 +12,15 @@ from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings, TopicNames, load
 
+#: The topics of a worker with `GOOD`, by what follows its name.
+TOPICS = (
+    "contributions",
+    "contribute-state",
+    "release-state",
+    "rejects",
+    "products",
+    "budget",
+)
 GOOD = """
 [worker]
 name = "orders"

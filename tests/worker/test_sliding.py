@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.replay.site import published, replayed
+from tests.replay.site import assert_as_replayed
 from tests.worker.harness import Site, known, now_ms, sale, succeed, unk, until
 from workers.agents.topics import inspect_topics
 
@@ -60,13 +60,7 @@ def test_restarts_and_a_takeover_publish_what_a_replay_of_the_events_does(
             site.wait_published(end_ms)
             if data == "elsewhere":
                 assert worker.stop() == 0
-    found = published(site)
-    wanted, _ = replayed(site)
-    names = {name for name, *_ in found}
-    assert names == {*SERIES, "known"}
-    # The worker also closes ticks by the clock, and continues after the last event.
-    last = {name: max(end for of, _, end, _ in wanted if of == name) for name in names}
-    assert {at: value for at, value in found.items() if at[2] <= last[at[0]]} == wanted
+    assert_as_replayed(site, {*SERIES, "known"})
     site.assert_clean()
     compare_with_plain_python(site, sold)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.replay.site import published, replayed
+from tests.replay.site import assert_as_replayed
 from tests.worker.harness import Site, now_ms, sale, unk, until
 from tests.worker.test_sliding import is_after
 from tests.worker.test_users import hash_of
@@ -104,12 +104,7 @@ def test_kills_and_a_takeover_publish_what_a_replay_of_the_events_does(
                 worker.kill()
             else:
                 assert worker.stop() == 0
-    found = published(site)
-    wanted, _ = replayed(site)
-    assert {name for name, *_ in found} == SERIES
-    # The worker also closes ticks by the clock, and continues after the last event.
-    last = {name: max(end for of, _, end, _ in wanted if of == name) for name in SERIES}
-    assert {at: value for at, value in found.items() if at[2] <= last[at[0]]} == wanted
+    assert_as_replayed(site, SERIES)
     site.assert_clean()
     compare_with_plain_python(site, sent, 4)
 

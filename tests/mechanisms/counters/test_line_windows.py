@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import ROOT
+from tests.mechanisms.counters.active import nodes_of_path
 from tests.mechanisms.counters.line import (
     Vector,
     bounds,
@@ -256,25 +257,6 @@ def test_a_period_of_a_user_moves_an_active_count_by_few_intervals(
     assert most == -(-period // (window + 1))
 
 
-def unique_nodes(path: dict[int, int], levels: int) -> Vector:
-    """Return the nodes of a path of counts, in units of 8^-levels; level L + 1 are its ends."""
-    sums = {t: value * 8**levels for t, value in path.items()}
-    found: Vector = {}
-    for level in range(1, levels + 1):
-        blocks = {place >> 1 for place in sums}
-        blocks |= {k - 1 for k in blocks}
-        nodes = {
-            k: 2 * sums.get(2 * k + 1, 0) - sums.get(2 * k, 0) - sums.get(2 * k + 2, 0)
-            for k in blocks
-        }
-        sums = {
-            k: sums.get(2 * k, 0) + (nodes.get(k, 0) + nodes.get(k - 1, 0)) // 8
-            for k in blocks | {k + 1 for k in blocks}
-        }
-        found |= {(level, k): node for k, node in nodes.items() if node}
-    return found | {(levels + 1, k): end for k, end in sums.items() if end}
-
-
 def unique_noise(t: int, levels: int) -> Vector:
     """Return N(t) with independent ends, in units of 1 / unit(levels)."""
     found = difference(t, t >> levels << levels, levels)
@@ -296,7 +278,7 @@ def test_the_noise_of_active_counts_is_decoded_and_a_lasting_one_costs_ever_more
     levels = 2
     whole = unit(levels) * 8**levels
     for begin, length in ((33, 1), (34, 5), (40, 9)):
-        nodes = unique_nodes(dict.fromkeys(range(begin, begin + length), 1), levels)
+        nodes = nodes_of_path(dict.fromkeys(range(begin, begin + length), 1), levels)
         for t in range(28, 56):
             row = unique_noise(t, levels)
             found = sum(a * nodes.get(node, 0) for node, a in row.items())
