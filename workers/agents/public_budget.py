@@ -1,4 +1,4 @@
-"""Keeps `<name>.budget` up to date: what readers are told of the budget (`privacy.public`).
+"""Keeps `<name>.budget`, which tells readers about the budget, up to date (`privacy.public`).
 
 The owner of partition 0 notes its progress when an epoch is charged or first published, and when it
 starts; the other owners publish the same ticks. A thread of its own computes the record and writes

@@ -305,7 +305,7 @@ class ReleaseShard(Shard):
         guard.check(self.merge.progress(), epochs)
 
     def _note_epochs(self) -> None:
-        """Have readers told of the budget, if other epochs are charged, or published, by now."""
+        """Update the public budget record if more epochs were charged or published."""
         if self._note_budget is None:
             return
         epochs = [

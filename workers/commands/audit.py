@@ -218,9 +218,9 @@ class Auditor:
         """
         for message in self._messages(topic):
             record = decode_signature(message.value() or b"")
-            place = f"{topic}[{message.partition()}] offset {message.offset()}"
+            where = f"{topic}[{message.partition()}] offset {message.offset()}"
             if record is None:
-                raise Difference(f"{place}: not a record of a signed tick")
+                raise Difference(f"{where}: not a record of a signed tick")
             tick = record.histogram, record.generation, record.owner, record.tick
             made = self._committed.get(tick)
             if made is None:  # of an ended generation, or outside what was computed
@@ -233,7 +233,7 @@ class Auditor:
             ):
                 if own != published:
                     raise Difference(
-                        f"{place}: histogram {record.histogram!r}, the tick that ends at {when(record.end)}: the signed "
+                        f"{where}: histogram {record.histogram!r}, the tick that ends at {when(record.end)}: the signed "
                         f"commitment to its {what} is not to what was counted"
                     )
             self.commitments += 1

@@ -489,7 +489,7 @@ class _Api:
 
     async def snapshots(self, request: web.Request) -> web.Response:
         """Answer /api/snapshots: the newest ticks, one tick, or the change over a window."""
-        wanted = _file_of(request.query)
+        file_form = _file_of(request.query)
         query = MultiDict(request.query)
         for name in ("format", "table"):
             query.popall(name, None)
@@ -498,13 +498,21 @@ class _Api:
                 self._refuse_unknown(request, histogram)
         if "window" in query or "since" in query:
             body = await self._changes_json(query)
-            return answer(body) if wanted is None else await _tick_answer(body, wanted)
+            return (
+                answer(body)
+                if file_form is None
+                else await _tick_answer(body, file_form)
+            )
         if "at" in query or "tick" in query:
             refuse_unknown(query, TICK_PARAMS, " with at or tick")
             line = await self._ticks.find(_tick_query(query))
             body = b'{"snapshots":[%s],"more":false}' % line
-            return answer(body) if wanted is None else await _tick_answer(body, wanted)
-        if wanted is not None:
+            return (
+                answer(body)
+                if file_form is None
+                else await _tick_answer(body, file_form)
+            )
+        if file_form is not None:
             raise BadQuery("format: only with at, tick, window or since")
         refuse_unknown(query, NEWEST_PARAMS | TICK_PARAMS)
         if "epoch" in query or "id" in query:
@@ -759,7 +767,7 @@ class _Api:
         store = self._store
         query = queries[0]
         stream = query.stream
-        wanted = _file_of(request.query)
+        file_form = _file_of(request.query)
         # Taken before the query: the answer may lack what is read while it runs.
         reading = store.reading
         unread = self._ticks.unread(stream)
@@ -769,7 +777,7 @@ class _Api:
                 return history(cursor, query, reading)
             return epochs(cursor, query, reading)
 
-        if wanted is None:
+        if file_form is None:
             if len(queries) > 1:
                 raise BadQuery("key: only one, but in a file")
             return answer(await self._ticks.ask(stream, as_json))
@@ -777,11 +785,11 @@ class _Api:
         for one in queries:
             await self._ticks.ask(one.stream, partial(locate, stream=one.stream))
         async with store.sending() as directory:
-            file = HistoryFile(queries, wanted.table, wanted.format, directory)
+            file = HistoryFile(queries, file_form.table, file_form.format, directory)
             try:
                 await store.make_piece(lambda cursor: file.plan(cursor, reading))
-                name = _history_name(queries, wanted, file.complete)
-                return await self._send_file(request, file, name, wanted.format)
+                name = _history_name(queries, file_form, file.complete)
+                return await self._send_file(request, file, name, file_form.format)
             except NotReadYet:
                 raise NotYet(unread or READING) from None
             finally:
@@ -928,7 +936,7 @@ def _history_name(
     return wanted.name(query.stream.histogram, *keys, *which, begin, end, *last)
 
 
-async def _tick_answer(body: bytes, wanted: _File) -> web.Response:
+async def _tick_answer(body: bytes, file_form: _File) -> web.Response:
     """Return an answer of /api/snapshots with one tick as a file."""
 
     def made() -> tuple[str, bytes]:
@@ -936,14 +944,14 @@ async def _tick_answer(body: bytes, wanted: _File) -> web.Response:
         parts = [fields["histogram"], fields["key"]]
         if "change" in fields:
             parts.append(iso(fields["change"]["from"]))
-        name = wanted.name(*parts, iso(fields["end"]))
+        name = file_form.name(*parts, iso(fields["end"]))
         with TemporaryDirectory(prefix="quietcount-file-") as directory:
-            return name, tick_file(fields, *wanted, Path(directory))
+            return name, tick_file(fields, *file_form, Path(directory))
 
     name, content = await asyncio.to_thread(made)
-    response = web.Response(body=content, content_type=FILE_TYPES[wanted.format])
+    response = web.Response(body=content, content_type=FILE_TYPES[file_form.format])
     response.headers[hdrs.CONTENT_DISPOSITION] = f'attachment; filename="{name}"'
-    if wanted.format == "csv":
+    if file_form.format == "csv":
         response.enable_compression()
     return response
 

@@ -130,11 +130,11 @@ class Signing:
         name = histogram.name
         generation = histogram.life.generation
         before = self._chains.get(name)
-        known: Heads = {}
+        heads_before: Heads = {}
         if before is None:
             before = Chain(generation, 0, NO_RECORD, "", {})
         elif before.generation == generation:
-            known = before.heads
+            heads_before = before.heads
         commitment = self._commitments.to_settings(histogram).hex()
         contributions = self._commitments.to_contributions(histogram, tick, sections)
         end_ms = histogram.grid.end(tick)
@@ -142,7 +142,7 @@ class Signing:
         series_of = {topic: series for series, topic in histogram.outputs}
         for (topic, key), pages in groupby(snapshots, lambda one: (one.topic, one.key)):
             series = series_of[topic]
-            head = known.get(series, {}).get(key)
+            head = heads_before.get(series, {}).get(key)
             if head is None:
                 head = first_head(commitment, self._owner, series, key)
             shown = one_page([page.value for page in pages])
