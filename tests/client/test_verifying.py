@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.client.signed import Copy, missed_changes, signatures_remembered
-from tests.pipeline.fleet import FINE, WIDE, Fleet, cut, fleet
+from tests.pipeline.fleet import FINE, WIDE, Fleet, begun_again, cut, fleet
 from tests.pipeline.pipeline import SIGNATURES, Event, unk
 from workers.client.verifying import NotAsSigned, SignedHistory
 from workers.commands.verify.topics import Record
@@ -126,6 +126,20 @@ def test_a_key_that_the_old_one_has_not_signed_is_refused() -> None:
     made.owners[0].signing_key = None
     with pytest.raises(StateRefused, match="signing_key_file is missing"):
         made.restart(0)
+
+
+def test_a_new_generation_goes_on_with_the_chain() -> None:
+    found = begun_again([EVENTS], OLD)
+    copy = copied(found)
+    generations = [decoded(record).generation for record in copy.signatures]
+    assert generations.count(1) > 9
+    assert generations.count(2) > 9
+    newer = [one for one in copy.signatures if decoded(one).generation == 2]
+    copy.verify(OLD.public)
+    with pytest.raises(NotAsSigned, match="is missing: dropped before"):
+        Copy(tuple(newer), copy.snapshots).verify(OLD.public)
+    # Changes of either generation are found.
+    assert missed_changes(copy, OLD.public, OLD, 100) == []
 
 
 def test_two_readers_who_were_shown_different_histories_find_the_first_record() -> None:

@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from tests.pipeline.fleet import FINE, STEADY, WIDE, Fleet, cut, fleet, grown_of
+from tests.pipeline.fleet import (
+    FINE,
+    STEADY,
+    WIDE,
+    Fleet,
+    begun_again,
+    cut,
+    fleet,
+    grown_of,
+)
 from tests.pipeline.pipeline import KEY, SIGNATURES
 from workers.commands import audit
 from workers.commands.audit import (
@@ -21,6 +30,7 @@ from workers.commands.audit import (
 from workers.mechanisms.registry import build
 from workers.pipeline.contributions import decode
 from workers.pipeline.merge import Merge, ReleaseProgress
+from workers.pipeline.signatures import decode as decode_signature
 from workers.pipeline.signing_key import SigningKey
 
 EMPTY: Any = MappingProxyType({})
@@ -225,21 +235,67 @@ def test_a_key_that_was_not_handed_over_or_not_known_is_a_difference(
     assert changed > 6
 
 
+def signed_places(found: Fleet) -> Mapping[int, list[int]]:
+    """Return by generation where the signed ticks are among all that was published."""
+    places: dict[int, list[int]] = {}
+    for at, (_, one) in enumerate(found.published):
+        if one.topic == SIGNATURES:
+            record = decode_signature(one.value)
+            assert record is not None
+            places.setdefault(record.generation, []).append(at)
+    return places
+
+
+def difference_with(
+    found: Fleet, at: int, change: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> str | None:
+    """Return what the audit finds after a change of the JSON that was published at a place."""
+    owner, record = found.published[at]
+    value = msgspec.json.encode({**msgspec.json.decode(record.value), **change})
+    found.published[at] = owner, replace(record, value=value)
+    try:
+        audited(found, monkeypatch)
+    except Difference as difference:
+        return str(difference)
+    finally:
+        found.published[at] = owner, record
+    return None
+
+
 def test_public_commitments_are_to_what_was_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who gets the key later holds the contributions against what was signed then."""
     key = SigningKey(bytes(32))
     found = fleet([STEADY], [FINE, WIDE], step=12, signing_key=key).finish()
-    signed = [
-        at for at, (_, one) in enumerate(found.published) if one.topic == SIGNATURES
-    ]
+    [signed] = signed_places(found).values()
     assert audited(found, monkeypatch).commitments == len(signed)
-    owner, record = found.published[signed[5]]
     for name in ("contributions", "commitment"):
-        forged = msgspec.json.decode(record.value)
-        forged[name] = "0" * 64
-        other = replace(record, value=msgspec.json.encode(forged))
-        found.published[signed[5]] = owner, other
-        with pytest.raises(Difference, match="is not to what was counted"):
-            audited(found, monkeypatch)
+        change: dict[str, object] = {name: "0" * 64}
+        difference = difference_with(found, signed[5], change, monkeypatch)
+        assert difference is not None and "is not to what was counted" in difference
+
+
+def test_a_new_generation_is_held_against_its_own_commitments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ended one is not computed again; its signatures still hold, see `quietcount verify`."""
+    found = begun_again([STEADY], SigningKey(bytes(32)))
+    signed = signed_places(found)
+    snapshots = len(found.published) - len(signed[1]) - len(signed[2])
+    auditor = audited(found, monkeypatch)
+    [tally] = auditor.tallies.values()
+    assert auditor.commitments == len(signed[2])
+    assert auditor.others > 0
+    assert auditor.others + tally.snapshots == snapshots
+    change: dict[str, object] = {"contributions": "0" * 64}
+    for generation, is_found in ((1, False), (2, True)):
+        difference = difference_with(found, signed[generation][3], change, monkeypatch)
+        assert (difference is not None) == is_found
+    at = next(
+        at
+        for at, (_, one) in enumerate(found.published)
+        if at > signed[2][0] and one.topic != SIGNATURES
+    )
+    difference = difference_with(found, at, {"sd": 1.5}, monkeypatch)
+    assert difference is not None and 'published {"sd":1.5}' in difference

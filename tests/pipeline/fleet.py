@@ -91,3 +91,13 @@ def cut(found: Fleet, at_ms: int) -> None:
         found.read(owner, sum(mark <= at_ms for mark in marks))
         while found.commit(owner, 500):
             pass
+
+
+def begun_again(partitions: list[list[Event]], signing_key: SigningKey) -> Fleet:
+    """Return owners that begin a new generation in the middle."""
+    found = fleet(partitions, [FINE], grows={}, step=12, signing_key=signing_key)
+    cut(found, 80)
+    for number, owner in enumerate(found.owners):
+        owner.configs = [unk(horizon=4, generation=2)]
+        found.restart(number)
+    return found.finish()

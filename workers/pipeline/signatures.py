@@ -10,14 +10,14 @@ record before it. A signature over all of it makes that the only history the sig
     commitment     keyed hash of all that decides the noise: the noise key opens it
     previous       SHA-256 of the record before, of the same histogram and owner; zeros if first
     rotations      how the key follows from older ones: each with its signature of the next
-    signature      Ed25519 over the record without this field
+    signature      Ed25519 over the SHA-256 of the record without this field
 
 A record has one form as JSON, so no bit of it can change unnoticed. A tick with many stream keys
 has several, the pages. Why nothing exact can be learned from them: decision 45.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 
 import msgspec
 import orjson
@@ -83,7 +83,7 @@ def decode(value: bytes) -> SignedTick | None:
 def signed(record: SignedTick, sign: Callable[[bytes], str]) -> bytes:
     """Return a record's bytes with its signature."""
     unsigned = encode(record)
-    signature = sign(_TICK + unsigned)
+    signature = sign(_message(unsigned))
     # The last field of all, and left out while it is empty.
     return b'%b,"signature":"%b"}' % (unsigned[:-1], signature.encode())
 
@@ -91,11 +91,16 @@ def signed(record: SignedTick, sign: Callable[[bytes], str]) -> bytes:
 def is_signed(record: SignedTick) -> bool:
     """Return whether a record's key signed it."""
     unsigned = msgspec.structs.replace(record, signature="")
-    return verifies(record.key, record.signature, _TICK + encode(unsigned))
+    return verifies(record.key, record.signature, _message(encode(unsigned)))
+
+
+def _message(unsigned: bytes) -> bytes:
+    """Return what is signed: Ed25519 reads a message twice, SHA-256 reads it once and faster."""
+    return _TICK + sha256(unsigned).digest()
 
 
 def record_hash(value: bytes) -> str:
-    return hashlib.sha256(value).hexdigest()
+    return sha256(value).hexdigest()
 
 
 def one_page(pages: Sequence[bytes]) -> bytes:
@@ -109,9 +114,9 @@ def one_page(pages: Sequence[bytes]) -> bytes:
 def first_head(commitment: str, owner: int, series: str, key: str) -> str:
     """Return the head before the first snapshot of a stream key."""
     named = encode([commitment, owner, series, key])
-    return hashlib.sha256(_CHAIN + named).hexdigest()
+    return sha256(_CHAIN + named).hexdigest()
 
 
 def next_head(head: str, snapshot: bytes) -> str:
     """Return the head after a snapshot's JSON as one page."""
-    return hashlib.sha256(head.encode() + snapshot).hexdigest()
+    return sha256(head.encode() + snapshot).hexdigest()

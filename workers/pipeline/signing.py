@@ -10,6 +10,7 @@ stranger's work.
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -138,15 +139,7 @@ class Signing:
         commitment = self._commitments.to_settings(histogram).hex()
         contributions = self._commitments.to_contributions(histogram, tick, sections)
         end_ms = histogram.grid.end(tick)
-        heads: Heads = {}
-        series_of = {topic: series for series, topic in histogram.outputs}
-        for (topic, key), pages in groupby(snapshots, lambda one: (one.topic, one.key)):
-            series = series_of[topic]
-            head = heads_before.get(series, {}).get(key)
-            if head is None:
-                head = first_head(commitment, self._owner, series, key)
-            shown = one_page([page.value for page in pages])
-            heads.setdefault(series, {})[key] = next_head(head, shown)
+        heads = self._heads(histogram, snapshots, commitment, heads_before)
         fits = len(snapshots) <= _FEW or len(encode(heads)) <= _ROOM
         cuts = [heads] if fits else list(cut_heads(heads))
         number = before.number
@@ -178,6 +171,34 @@ class Signing:
             generation, number, previous, self._key.public, heads
         )
         self._changed.add(name)
+
+    def _heads(
+        self,
+        histogram: Histogram,
+        snapshots: Sequence[Snapshot],
+        commitment: str,
+        before: Heads,
+    ) -> Heads:
+        """Return the heads after a tick, from those before it.
+
+        With many stream keys this is most of the time that signing takes.
+        """
+        series_of = {topic: series for series, topic in histogram.outputs}
+        heads: Heads = {}
+        for topic, published in groupby(snapshots, attrgetter("topic")):
+            series = series_of[topic]
+            begun = before.get(series, {})
+            pages_of: dict[str, list[bytes]] = {}
+            for page in published:
+                pages_of.setdefault(page.key, []).append(page.value)
+            by_key = heads.setdefault(series, {})
+            for key, pages in pages_of.items():
+                head = begun.get(key)
+                if head is None:
+                    head = first_head(commitment, self._owner, series, key)
+                shown = pages[0] if len(pages) == 1 else one_page(pages)
+                by_key[key] = next_head(head, shown)
+        return heads
 
     def restore(
         self, chains: Mapping[str, Chain], histograms: Iterable[Histogram]
