@@ -25,7 +25,7 @@ from workers.pipeline.snapshots import Numeric, rank_variances
 EVENTS = 2_000_000
 TICKS = 8
 # Histograms of each kind, which differ in their noise.
-REPEATS = 100
+REPEATS = 400
 QUANTILES = (0.5, 0.99)
 BUCKETS = {"from": 1, "to": 10000, "count": 998, "scale": "log"}
 SETTINGS = """
