@@ -205,7 +205,14 @@ def test_compose_names_files_ports_and_topics_that_there_are() -> None:
         "so the record's time counts, and that is the broker's:"
     )
     assert "--config=message.timestamp.type=LogAppendTime" in command
-    assert str(orders.worker.key_file).startswith("/run/quietcount/")
+    [made] = COMPOSE["services"]["key"]["command"]
+    assert "cd /run/quietcount\n" in made
+    for path, kind in (
+        (orders.worker.key_file, "new"),
+        (orders.worker.signing_key_file, "signing"),
+    ):
+        assert path is not None and path.parent == Path("/run/quietcount")
+        assert f"test -e {path.name} || quietcount key {kind} {path.name}" in made
     prometheus = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
     scraped = prometheus["scrape_configs"][0]
     assert scraped["job_name"] == "quietcount", "QuietcountDown asks for it"
@@ -263,18 +270,51 @@ def test_workers_keep_their_disk_hand_over_in_time_and_are_probed() -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in worker["volumeMounts"]}
     assert worker_settings.worker.data_dir.is_relative_to(mounts["data"])
     assert worker_settings.worker.key_file.parent == Path(mounts["key"])
-    [copy] = pod["initContainers"]
-    assert copy["command"][:3] == ["install", "-m", "400"]
-    assert copy["command"][-1] == str(worker_settings.worker.key_file)
     [claim] = spec["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == "data"
     budget = manifest("PodDisruptionBudget", "quietcount-worker")["spec"]
     assert budget["maxUnavailable"] == 1 and budget["selector"] == spec["selector"]
 
 
-def test_only_the_worker_has_the_key_and_no_manifest_holds_one() -> None:
-    holders = [kind for kind, pod in pods() if "quietcount-key" in str(pod["volumes"])]
-    assert holders == ["StatefulSet"]
+def test_every_key_in_the_secrets_is_copied_to_where_the_settings_say(
+    tmp_path: Path,
+) -> None:
+    """Secrets are mounted as links to files that a group can read, which the worker refuses."""
+    pod = manifest("StatefulSet", "quietcount-worker")["spec"]["template"]["spec"]
+    [copying] = pod["initContainers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in copying["volumeMounts"]}
+    [volume] = [one for one in pod["volumes"] if one["name"] == "key-secret"]
+    noise, signing = (source["secret"] for source in volume["projected"]["sources"])
+    assert noise == {"name": "quietcount-key"}, "the worker does not start without it"
+    assert signing == {"name": "quietcount-signing", "optional": True}
+    paths = {name: tmp_path / name for name in ("key", "key-secret")}
+    shell, option, command = copying["command"]
+    for name, path in paths.items():
+        path.mkdir()
+        assert mounts[name] in command
+        command = re.sub(rf"{mounts[name]}(?=[/ ])", str(path), command)
+    names = ["noise.key", "signing.key"]
+    (paths["key-secret"] / "..data").mkdir()
+    for name in names:
+        content = paths["key-secret"] / "..data" / name
+        content.write_text(name)
+        (paths["key-secret"] / name).symlink_to(content)
+    subprocess.run([shell, option, command], check=True)
+    for name in names:
+        copied = paths["key"] / name
+        assert copied.read_text() == name
+        assert copied.stat().st_mode & 0o777 == 0o400
+    text = (KUBERNETES / "settings.toml").read_text()
+    assert '\n# signing_key_file = "/run/quietcount/signing.key"\n' in text
+    assert mounts["key"] == "/run/quietcount"
+    written = [name for item in of_kind("Secret") for name in item["data"]]
+    assert set(names) < set(written)
+
+
+def test_only_the_worker_has_the_keys_and_no_manifest_holds_one() -> None:
+    for name in ("quietcount-key", "quietcount-signing"):
+        holders = [kind for kind, pod in pods() if name in str(pod["volumes"])]
+        assert holders == ["StatefulSet"]
     secrets = of_kind("Secret")
     assert secrets and all(not any(item["data"].values()) for item in secrets)
     listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())[

@@ -35,7 +35,8 @@ ALL = (
     MONITORED
     | {"monitoring": {"enabled": True, "namespace": "watch", "interval": "1m"}},
     MONITORED | {"monitoring": {"enabled": True, "docs": DOCS}},
-    GIVEN | {"secrets": {"key": "k", "worker": "w", "reader": "r", "admin": "a"}},
+    GIVEN
+    | {"secrets": dict.fromkeys(("key", "signing", "worker", "reader", "admin"), "s")},
 )
 
 
