@@ -23,7 +23,14 @@ def test_the_page_says_how_long_it_may_run_in_one_sentence(
     chrome: Browser, width: int
 ) -> None:
     window = Window(chrome, width=width, height=900)
-    budget = msgspec.structs.replace(public_budget(left_days=None), neighbours="record")
+    budget = public_budget(left_days=None)
+    [running, other] = budget.histograms
+    # Snapshots state the promise of their own generation.
+    older = msgspec.structs.replace(running, status="ended", epsilon=4.0)
+    running = msgspec.structs.replace(running, generation=2)
+    budget = msgspec.structs.replace(
+        budget, neighbours="record", histograms=(older, running, other)
+    )
     with window, embedded("products") as topics:
         create_missing(
             topics.connection,
@@ -41,4 +48,11 @@ def test_the_page_says_how_long_it_may_run_in_one_sentence(
     assert said == budget.sentence()
     # Snapshots do not say which neighbours are protected.
     assert "that it came, and what is in it" in promised
+    assert (
+        "Earlier generations of products promised less, down to ε = 4, δ = 1e\u22129"
+        in promised
+    )
+    assert (
+        "earlier generations included, it costs at most ε = 2.2, δ = 8e\u22129" in promised
+    )
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width

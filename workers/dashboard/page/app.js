@@ -659,7 +659,7 @@ for (const box of document.querySelectorAll(".board-files")) linkFiles(box, boar
 function drawGuarantee(snapshot) {
   const together = catalogue.together ?? null;
   set(byId("budget"), catalogue.budget?.sentence ?? "");
-  const { words, rows } = guarantee(snapshot, catalogue.histograms, together, catalogue.budget?.neighbours);
+  const { words, rows } = guarantee(snapshot, catalogue.histograms, together, catalogue.budget ?? null);
   const text = JSON.stringify([words, rows, together]);
   if (text === promised) return;
   promised = text;

@@ -202,10 +202,26 @@ const SEEN = /[^\s\p{C}\p{Z}\p{M}\u115f\u1160\u2800\u3164\uffa0]/u;
 function inAll({ unit, histograms, epsilon, delta }) {
   const who = unit === "user" ? "user" : "event";
   const said = grade(epsilon, delta) === "none" ? "delta adds up to 1 or more: in all, nothing is promised" : `it costs ε = ${upTo(epsilon)}, δ = ${upTo(delta)} in all`;
-  const worth = { weak: ", a weak promise", void: ", next to no promise" }[grade(epsilon, delta)] ?? "";
   const inEpochs = unit === "user" ? ", in one epoch of each" : "";
-  return `There are ${histograms.length} histograms here. Where the same ${who} counts in all of them${inEpochs}, ${said}${worth}.`;
+  return `There are ${histograms.length} histograms here. Where the same ${who} counts in all of them${inEpochs}, ${said}${worth({ epsilon, delta })}.`;
 }
+
+// What earlier generations promised, which the newest snapshots do not say: those of this histogram if it was less, and what all that was
+// ever published costs.
+function earlier({ epsilon, delta }, name, { unit, histograms, total }) {
+  const ended = histograms.filter((one) => one.status !== "running");
+  if (!ended.length) return [];
+  const who = unit === "user" ? "user" : "event";
+  const weaker = ended.filter((one) => one.histogram === name && (one.epsilon > epsilon || one.delta > delta));
+  const words = weaker.length
+    ? [`Earlier generations of ${oneLine(name)} promised less, down to ε = ${upTo(Math.max(...weaker.map((one) => one.epsilon)))}, δ = ${upTo(Math.max(...weaker.map((one) => one.delta)))}: that is all that ${unit === "user" ? "the users" : "the events"} counted in them have, for ever.`]
+    : [];
+  if (total === null) return [...words, "What all that was ever published costs cannot be stated, as it once protected something else."];
+  const cost = grade(total.epsilon, total.delta) === "none" ? "nothing is promised" : `it costs at most ε = ${upTo(total.epsilon)}, δ = ${upTo(total.delta)}`;
+  return [...words, `Where one ${who} counts in all that this worker ever published, earlier generations included, ${cost}${worth(total)}.`];
+}
+
+const worth = ({ epsilon, delta }) => ({ weak: ", a weak promise", void: ", next to no promise" })[grade(epsilon, delta)] ?? "";
 
 // What the noise is for, in the line below the title.
 export function purpose({ unit, epsilon, delta }) {
@@ -220,8 +236,9 @@ function hidden(unit, neighbours) {
   return unit === "user" ? "what is in their events; not how many, or when" : "what is in it; not when it came";
 }
 
-// The guarantee as [kind, text] paragraphs and [term, value, explanation] rows; together is what all histograms promise.
-export function guarantee(snapshot, catalogue, together = null, neighbours = "content") {
+// The guarantee as [kind, text] paragraphs and [term, value, explanation] rows; together is what all histograms promise, budget what the
+// worker said of it, if anything.
+export function guarantee(snapshot, catalogue, together = null, budget = null) {
   const { unit, rho, epsilon, delta, period, overlap } = snapshot.guarantee;
   const whether = unit === "user" ? "any one user is among those counted" : "any one event was counted";
   const entry = catalogue.find((h) => h.histogram === snapshot.histogram);
@@ -241,11 +258,12 @@ export function guarantee(snapshot, catalogue, together = null, neighbours = "co
   if (period) words.push(["note", `It is for all windows together, for ever. Periods add up: n of them cost up to ${upTo(overlap)} n times the rho of one.`]);
   else if (sliding) words.push(["note", "It is charged once and for ever, for all windows together: there are no epochs that add up."]);
   if (together !== null && together.histograms.length > 1) words.push(["note", inAll(together)]);
+  if (budget !== null) words.push(...earlier(snapshot.guarantee, entry?.name ?? snapshot.histogram, budget).map((sentence) => ["note", sentence]));
   const rows = [
     ["ε (epsilon)", upTo(epsilon), "the smaller, the more private"],
     ["δ (delta)", upTo(delta), delta < 1 ? "chance that the promise fails" : "nothing is promised"],
     ["ρ (rho, zCDP)", upTo(rho), "what ε and δ come from"],
-    ["Unit", unit === "user" ? "one user" : `one ${unit}`, hidden(unit, neighbours)],
+    ["Unit", unit === "user" ? "one user" : `one ${unit}`, hidden(unit, budget?.neighbours)],
     ["Mechanism", snapshot.mechanism, ""],
     ["Id", snapshot.id, `of histogram, parameters and ${sliding ? "window" : "epoch"}`],
     sliding ? ["Tick", count(snapshot.tick), `a tick is ${span(width)}`] : ["Epoch, tick", `${count(snapshot.epoch)}, ${count(snapshot.tick)}`, ticks ? `of ${count(ticks)}; a tick is ${span(width)}` : `a tick is ${span(width)}`],
