@@ -53,6 +53,7 @@ def test_the_page_says_how_long_it_may_run_in_one_sentence(
         in promised
     )
     assert (
-        "earlier generations included, it costs at most ε = 2.2, δ = 8e\u22129" in promised
+        "earlier generations included, it costs at most ε = 2.2, δ = 8e\u22129"
+        in promised
     )
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width

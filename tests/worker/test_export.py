@@ -66,7 +66,11 @@ def verify_exports(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """Save the signatures; with them alone exports are verified, and a lost file is found."""
     public = read_signing_key(site.directory / "signing.key").public
     saved = site.directory / "signatures.jsonl"
-    save = ["verify", "-c", str(site.config), "--key", public, "--save", str(saved)]
+    save = ["verify", "-c", str(site.config), "--save", str(saved), "--key"]
+    assert execute([*save, "0" * 64]) == 1
+    assert "with a key that is not trusted" in capsys.readouterr().out
+    assert not saved.exists()
+    save.append(public)
     assert execute(save) == 0
     assert "clean" in capsys.readouterr().out
     assert len(saved.read_bytes().splitlines()) == sum(

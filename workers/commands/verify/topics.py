@@ -1,6 +1,6 @@
 """The topics themselves as a copy: everything signed must be there, and everything there signed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer
@@ -22,6 +22,8 @@ from workers.runtime.printing import ProgressLine
 from workers.settings.settings import signatures_topic
 
 Bounds = Mapping[Partition, tuple[int, int]]
+#: Takes the value of a record of the signatures.
+Keep = Callable[[bytes], object]
 
 
 def signatures_of(settings: ReaderSettings) -> ExistingTopic:
@@ -42,16 +44,16 @@ class SignedTopics:
         self._progress = progress
         self._signatures = signatures_of(settings)
 
-    def read_signatures(self, history: SignedHistory, lines: list[bytes]) -> None:
-        """Take all records of the signatures topic; `lines` gets their values."""
+    def read_signatures(self, history: SignedHistory, keep: Keep) -> None:
+        """Take all records of the signatures topic; `keep` gets their values."""
         with reader(self._connection) as consumer:
             bounds = _bounds(consumer, [self._signatures])
             for record in _read(consumer, bounds):
                 take_signature(history, record)
-                lines.append(record.value)
+                keep(record.value)
         history.finish()
 
-    def verify(self, history: SignedHistory, lines: list[bytes]) -> Records:
+    def verify(self, history: SignedHistory, keep: Keep) -> Records:
         """Check the histogram topics against the signatures topic.
 
         What is published meanwhile may lack its counterpart: records from after the first look at
@@ -72,7 +74,7 @@ class SignedTopics:
             signed = _bounds(consumer, [self._signatures])
             for record in _read(consumer, signed):
                 tick = take_signature(history, record)
-                lines.append(record.value)
+                keep(record.value)
                 if record.offset >= known[record.log][1]:
                     later |= places_of(tick)
                 self._progress.update(f"{history.records:,} signatures")

@@ -4,7 +4,8 @@ A copy is the topics themselves, snapshots as JSON lines, or tables: an export, 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -14,10 +15,10 @@ from workers.client.verifying import NotAsSigned, SignedHistory
 from workers.commands.options import Verify
 from workers.commands.verify.records import Checked, Records
 from workers.commands.verify.tables import TableCopy
-from workers.commands.verify.topics import SignedTopics
+from workers.commands.verify.topics import Keep, SignedTopics
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import ProgressLine, plural, printable
-from workers.settings.files import LIST_BYTES_MAX, read_file
+from workers.runtime.sizes import TOPIC_BYTES
 from workers.settings.times import when
 
 EXIT_FAULT = 1
@@ -49,24 +50,22 @@ def _verify(
     chosen: Verify, history: SignedHistory, progress: ProgressLine
 ) -> Mapping[str, Checked]:
     """Read the signatures, then the copy; return what was found, by series."""
-    lines: list[bytes] = []
     checked: Mapping[str, Checked] = {}
     if chosen.signatures is not None:
         _read_signatures(chosen.signatures, history)
     else:
         assert chosen.config is not None, "the command line asks for one of them"
         topics = SignedTopics(load_reader_settings(chosen.config), progress)
-        if chosen.copies:
-            topics.read_signatures(history, lines)
-        else:
-            checked = topics.verify(history, lines).checked
+        with _saving(chosen.save) as keep:
+            if chosen.copies:
+                topics.read_signatures(history, keep)
+            else:
+                checked = topics.verify(history, keep).checked
     if chosen.compare is not None:
         other = SignedHistory(chosen.keys)
         _read_signatures(chosen.compare, other)
         mine = "the topic" if chosen.signatures is None else str(chosen.signatures)
         history.compare(other, mine, str(chosen.compare))
-    if chosen.save is not None:
-        _save(chosen.save, lines)
     if chosen.copies:
         checked = _verify_files(chosen.copies, history)
     return checked
@@ -74,19 +73,44 @@ def _verify(
 
 def _read_signatures(path: Path, history: SignedHistory) -> None:
     """Take the records in a file, one a line."""
-    for number, line in enumerate(read_file(path, LIST_BYTES_MAX).splitlines(), 1):
-        history.add(line, f"{path}:{number}")
+    for where, line in _lines_of(path):
+        history.add(line, where)
     history.finish()
 
 
-def _save(path: Path, lines: list[bytes]) -> None:
+def _lines_of(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield a file's lines and how messages call them; the file may be larger than memory."""
     try:
-        with path.open("xb") as file:
-            file.writelines(line + b"\n" for line in lines)
+        with path.open("rb") as file:
+            number = 0
+            # In pieces, which nobody signed, if it is longer than any record.
+            while line := file.readline(TOPIC_BYTES):
+                number += 1
+                yield f"{path}:{number}", line.removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+
+
+@contextmanager
+def _saving(path: Path | None) -> Iterator[Keep]:
+    """Write the records that are read in the block to a new file; after a fault there is none."""
+    if path is None:
+        yield lambda value: None
+        return
+    try:
+        file = path.open("xb")
     except OSError as error:
         raise SettingsError(
             f"--save {path}: {error.strerror}; give the name of a new file"
         ) from error
+    try:
+        with file:
+            yield lambda value: file.write(value + b"\n")
+    except BaseException as error:
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise SettingsError(f"--save {path}: {error.strerror}") from error
+        raise
 
 
 def _verify_files(
@@ -105,9 +129,7 @@ def _verify_files(
     else:
         records = Records(history)
         for path in of_lines:
-            content = read_file(path, LIST_BYTES_MAX)
-            for number, line in enumerate(content.splitlines(), 1):
-                where = f"{path}:{number}"
+            for where, line in _lines_of(path):
                 records.take(_series_of(line, where), line, where)
         records.finish()
         checked = records.checked
