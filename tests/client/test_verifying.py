@@ -142,6 +142,16 @@ def test_a_new_generation_goes_on_with_the_chain() -> None:
     assert missed_changes(copy, OLD.public, OLD, 100) == []
 
 
+def test_after_a_lost_key_readers_trust_both() -> None:
+    """A new generation may begin with a key that nobody has signed."""
+    other = SigningKey(bytes([3] * 32))
+    copy = copied(begun_again([EVENTS], OLD, other))
+    copy.verify(OLD.public, other.public)
+    for public in (OLD.public, other.public):
+        with pytest.raises(NotAsSigned, match="signed by another|is not trusted"):
+            copy.verify(public)
+
+
 def test_two_readers_who_were_shown_different_histories_find_the_first_record() -> None:
     mine = SignedHistory([OLD.public])
     theirs = SignedHistory([OLD.public])

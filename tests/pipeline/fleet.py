@@ -93,11 +93,16 @@ def cut(found: Fleet, at_ms: int) -> None:
             pass
 
 
-def begun_again(partitions: list[list[Event]], signing_key: SigningKey) -> Fleet:
-    """Return owners that begin a new generation in the middle."""
+def begun_again(
+    partitions: list[list[Event]],
+    signing_key: SigningKey,
+    next_key: SigningKey | None = None,
+) -> Fleet:
+    """Return owners that begin a new generation in the middle, perhaps with another key."""
     found = fleet(partitions, [FINE], grows={}, step=12, signing_key=signing_key)
     cut(found, 80)
     for number, owner in enumerate(found.owners):
         owner.configs = [unk(horizon=4, generation=2)]
+        owner.signing_key = next_key or signing_key
         found.restart(number)
     return found.finish()

@@ -9,10 +9,11 @@ from playwright.sync_api import Browser
 from tests import ROOT
 from tests.settings.test_settings import GOOD, changed, loaded
 from workers.cli import execute
+from workers.kafka.topics import plan_topics
 from workers.privacy.ceiling import check_ceiling
 from workers.privacy.plan.make import make_plan
 from workers.privacy.promise import changes, fingerprint, promise_settings
-from workers.replay.report.promise import PAGE, write_promise
+from workers.replay.report.promise import PAGE, seen_by, write_promise
 from workers.settings.settings import load
 
 # Changing this value changes what people have signed: do it only on purpose, with a line in CHANGELOG.md.
@@ -116,6 +117,29 @@ def test_every_setting_of_a_section_is_covered_or_left_out_on_purpose(
     times = {"grace_ms", "max_ahead_ms", "max_behind_ms", "max_bytes", "format"}
     assert left_out == times | {"user", "partitioner"}
     assert covered["privacy"].keys() == set(settings.privacy.__struct_encode_fields__)
+
+
+def test_every_topic_of_the_worker_is_for_anyone_or_for_the_operator(
+    tmp_path: Path,
+) -> None:
+    """The budget, which is for everybody, was once on the page as exact."""
+    signed = changed('name = "orders"', 'name = "orders"\nsigning_key_file = "s.key"')
+    settings = loaded(tmp_path, signed)
+    (_, anyone), (_, operator), _ = seen_by(settings)
+    public = {*settings.output_topics, "orders.budget", "orders.signatures"}
+    inner = {*settings.internal_topics, "orders"}
+    words = {who: set(re.findall(r"orders[.\w-]*", who)) for who in (anyone, operator)}
+    assert words == {anyone: public, operator: inner}
+    plan = plan_topics(
+        "orders",
+        ("orders",),
+        None,
+        None,
+        settings.output_topics,
+        {},
+        signatures="orders.signatures",
+    )
+    assert {topic.name for topic in plan} == public | inner
 
 
 @pytest.mark.waits

@@ -8,7 +8,6 @@ cannot know whether a worker runs with them, and says so.
 from collections.abc import Iterator
 from pathlib import Path
 
-from workers.kafka.topics import EVENTS, SNAPSHOTS, plan_topics
 from workers.mechanisms.config.durations import format_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.views import ALL_KEYS
@@ -162,14 +161,13 @@ def seen_by(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield (who, what): what anyone may see, and what only the operator; "" is the one before."""
     outputs = settings.output_topics
     names = settings.events.topics.names or (str(settings.events.topics),)
-    rekey = settings.privacy.rekey
-    plan = plan_topics(
-        settings.worker.name, names, None, None, outputs, {}, rekey=rekey
-    )
-    inner = [one.name for one in plan if one.purpose not in (EVENTS, SNAPSHOTS)]
+    inner = settings.internal_topics
+    beside = f"{settings.budget_topic}: what of the budget is spent and left"
+    if settings.signatures_topic is not None:
+        beside += f"; {settings.signatures_topic}: hashes of the snapshots, signed"
     yield (
         "anyone",
-        f"the snapshots, on {', '.join(outputs)}: all that is listed above, and these settings",
+        f"the snapshots, on {', '.join(outputs)}: all that is listed above, and these settings; {beside}",
     )
     exact = f"the events, on {', '.join(names)}; {', '.join(inner)}: exact"
     yield (
