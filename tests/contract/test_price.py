@@ -320,7 +320,7 @@ def exposure(variant: Variant, lower: int = 0) -> float:
             if variant.unit == "user":
                 tests += variant.period - 1
                 if not variant.unique_users:
-                    most *= periods_in(window.reach, variant.period)
+                    most *= periods_in(window.most_ticks, variant.period)
             least = (mechanism.threshold_of(i) or 0) - lower + 0.5 - most
             # It is tested at so many ticks, of which the first ones are like later ones.
             for t in range(1, tests + 1):

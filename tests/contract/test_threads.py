@@ -63,11 +63,11 @@ class LazyPowers:
 
     def __init__(self, scale: Fraction) -> None:
         self._scale = scale
-        self.reach = math.ceil(179 * scale)
+        self.largest_gap = math.ceil(179 * scale)
         self._tables: list[tuple[int, ...]] = []
 
     def weight(self, gap: int) -> int:
-        if gap > self.reach:
+        if gap > self.largest_gap:
             return 0
         value = 1 << 336
         digit = 0

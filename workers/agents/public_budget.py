@@ -77,6 +77,7 @@ class BudgetWriter:
             thread.join(_ANSWER_S + 2 * _LAST_S)  # its client must not outlive Python
 
     def _write_all(self) -> None:
+        """Write what is noted until the block ends, and every `AGAIN_S` the last record again."""
         wait_s: float | None = None
         while True:
             with self._changed:

@@ -431,7 +431,7 @@ def watch_topics(connection: Connection, running: RunningTopics) -> Iterator[Non
     ended = threading.Event()
 
     def poll() -> None:
-        # One client for all looks, until it no longer reaches Kafka: then a new one.
+        """Look at the topics until the block ends, with one client as long as it reaches Kafka."""
         while not ended.wait(_AGAIN_S):
             errors: list[KafkaError] = []
             lost = False

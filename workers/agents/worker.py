@@ -457,6 +457,12 @@ def _log_start(factory: Factory) -> None:
     built = list(zip(settings.histograms, factory.mechanisms, strict=True))
     for config, mechanism in built:
         promise = mechanism.guarantee
+        if config.charged_once:
+            span = ", once and for ever"
+        elif config.never:
+            span = " and period"
+        else:
+            span = " and epoch"
         logger.info(
             "histogram %s: %s, epsilon %.4g and delta %.3g for one %s%s",
             config.name,
@@ -464,11 +470,7 @@ def _log_start(factory: Factory) -> None:
             promise.epsilon,
             promise.delta,
             promise.unit,
-            ", once and for ever"
-            if config.charged_once
-            else " and period"
-            if config.never
-            else " and epoch",
+            span,
         )
     for warning in warnings_of(built):
         logger.warning("%s", warning)

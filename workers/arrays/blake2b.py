@@ -17,7 +17,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
+from workers.arrays.compiled import (
+    kernel,
+    kernel_inline,
+    kernel_part,
+    kernel_with_arrays,
+)
 from workers.arrays.types import Bytes, Longs, Words
 
 BLOCK_BYTES: Final = 128
@@ -249,6 +254,23 @@ def last_blocks(
         out[rows[lane], 1] = words[1] ^ v[LANES + lane] ^ v[9 * LANES + lane]
 
 
+@kernel_inline
+def fill(
+    block: Bytes, begin: int, used_before: int, data: Bytes, position: int, stop: int
+) -> int:
+    """Copy data[position:stop], as much as fits, to block[begin:], and zeros after it.
+
+    Return the end of what was copied; `used_before` is that of the bytes there so far.
+    """
+    used = min(begin + stop - position, BLOCK_BYTES)
+    for j in range(begin, used):
+        block[j] = data[position]
+        position += 1
+    for j in range(used, used_before):
+        block[j] = 0
+    return used
+
+
 @kernel_with_arrays
 def digests(
     words: Words,
@@ -266,65 +288,58 @@ def digests(
     column 0. A span outside of data raises IndexError. Texts of one block run LANES at a time.
     """
     # One array type, and loops instead of slices, save 2 s of compile time.
+    # The block that is being filled; it begins with the prefix's rest.
     as_words = np.zeros(16, dtype=np.uint64)
-    state = np.zeros(8, dtype=np.uint64)
-    blocks = np.zeros(16 * LANES, dtype=np.uint64)
-    v = np.zeros(32 * LANES, dtype=np.uint64)
-    lengths = np.zeros(LANES, dtype=np.uint64)
     block = as_words.view(np.uint8)
-    rows = np.zeros(LANES, dtype=np.int64)
-    lane_bytes = np.zeros(LANES, dtype=np.int64)
-    waiting = 0
     for j in range(len(rest)):
         block[j] = rest[j]
+    used = len(rest)
+    # Texts of one block, which wait until there are LANES of them: word w of lane i is
+    # blocks[w * LANES + i].
+    blocks = np.zeros(16 * LANES, dtype=np.uint64)
+    block_bytes = np.zeros(LANES, dtype=np.int64)
+    lengths = np.zeros(LANES, dtype=np.uint64)
+    rows = np.zeros(LANES, dtype=np.int64)
+    waiting = 0
     for lane in range(LANES):
         for word in range(16):
             blocks[word * LANES + lane] = as_words[word]
-        lane_bytes[lane] = len(rest)
-    # End of the text in the block; zeros follow.
-    written = len(rest)
+        block_bytes[lane] = len(rest)
+    v = np.zeros(32 * LANES, dtype=np.uint64)
+    state = np.zeros(8, dtype=np.uint64)
     for i in range(len(starts)):
         position = starts[i]
         stop = stops[i]
         if not 0 <= position <= stop <= len(data):
             raise IndexError("a text lies outside the buffer")
-        absorbed = length - len(rest)
-        filled = len(rest)
-        alone = stop - position > BLOCK_BYTES - filled
-        if alone:
-            for word in range(8):
-                state[word] = words[word]
-        while True:
-            used = min(filled + stop - position, BLOCK_BYTES)
-            for j in range(filled, used):
-                block[j] = data[position]
-                position += 1
-            for j in range(used, written):
-                block[j] = 0
-            written = used
-            absorbed += used
-            if not alone:
-                break
-            last = position == stop
-            compress(state, as_words, np.uint64(absorbed), _LAST if last else _MORE)
-            if last:
-                out[i, 0] = state[0]
-                out[i, 1] = state[1]
-                for j in range(len(rest)):
-                    block[j] = rest[j]
-                written = max(written, len(rest))
-                break
-            filled = 0
-        if not alone:
+        if len(rest) + stop - position <= BLOCK_BYTES:
+            used = fill(block, len(rest), used, data, position, stop)
             # In every lane, earlier words are the prefix's and later ones are zero.
             for word in range(
-                len(rest) >> 3, (max(used, lane_bytes[waiting]) + 7) >> 3
+                len(rest) >> 3, (max(used, block_bytes[waiting]) + 7) >> 3
             ):
                 blocks[word * LANES + waiting] = as_words[word]
-            lane_bytes[waiting] = used
-            lengths[waiting] = np.uint64(absorbed)
+            block_bytes[waiting] = used
+            lengths[waiting] = np.uint64(length + stop - position)
             rows[waiting] = i
             waiting += 1
+        else:
+            for word in range(8):
+                state[word] = words[word]
+            absorbed = length - len(rest)
+            begin = len(rest)
+            while position < stop:
+                used = fill(block, begin, used, data, position, stop)
+                position += used - begin
+                absorbed += used
+                last = _LAST if position == stop else _MORE
+                compress(state, as_words, np.uint64(absorbed), last)
+                begin = 0
+            out[i, 0] = state[0]
+            out[i, 1] = state[1]
+            for j in range(len(rest)):
+                block[j] = rest[j]
+            used = max(used, len(rest))
         if waiting == LANES or (waiting > 0 and i == len(starts) - 1):
             last_blocks(words, blocks, lengths, rows, waiting, v, out)
             waiting = 0

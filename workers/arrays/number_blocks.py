@@ -87,13 +87,13 @@ def find_shown(
     rows: Longs,
     noisy: Longs,
 ) -> tuple[int, int]:
-    """Find the rows shown for the first time, and all rows shown now or before.
+    """Find the rows that a tick newly shows, and all that it shows, with their noisy counts.
 
     `shown` (n,) is 0 for rows not shown before; if `discovers`, a noisy count above `threshold`
-    shows its row. Writes ascending rows to `new` and `rows`, and the noisy counts of `rows` to
-    `noisy`; returns the lengths of `new` and `rows`. Skipping groups of rows without any, most of
-    a large ledger, halves the time.
+    shows its row from now on. Writes ascending rows to `new` and `rows`, and the noisy counts of
+    `rows` to `noisy`; returns the lengths of `new` and `rows`.
     """
+    # Skipping groups without such rows, most of a large ledger, halves the time.
     fresh = 0
     written = 0
     for begin in range(0, len(counts), GROUP_ROWS):
@@ -143,11 +143,18 @@ def find_printed(
     new: Longs,
     rows: Longs,
 ) -> tuple[int, int, int]:
-    """Find the rows shown for the first time, and all rows shown now or before.
+    """Find the rows that a tick of windows without epochs newly shows, and all that it shows.
 
-    A row not shown, that did not leave at tick `rested` (above 0) or later, is new if it passed.
-    Writes ascending rows to `new` and `rows`; returns their lengths, and how many rows are alive:
-    shown, at rest, or with a last event after tick `remembered`.
+    Args:
+        passed: (n,), rows whose noisy count is above a threshold.
+        shown: (n,), 0 for rows not shown before.
+        left: (n,), the tick at which a row was last hidden again; 0: never.
+        last: (n,), the tick of a row's last event.
+        rested: a tick above 0: rows hidden then or later rest, and are not shown again yet.
+        remembered: rows without an event after this tick can be forgotten, unless shown or at rest.
+        new, rows: (n,), written: newly shown rows and all shown ones, ascending.
+
+    Returns the lengths of `new` and `rows`, and how many rows cannot be forgotten.
     """
     fresh = 0
     written = 0

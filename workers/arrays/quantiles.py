@@ -13,26 +13,33 @@ EDGE = -2
 
 
 @kernel_part
-def root(
-    start: float,
+def crossing(
+    g: float,
     count: float,
-    times: float,
-    below: float,
+    sds: float,
+    variance: float,
     covariance: float,
-    above: float,
+    next_variance: float,
 ) -> float:
-    """Return the fraction of a bucket at which G + times sqrt(V) passes 0, from below.
+    """Return the fraction f of a bucket at which G + sds sqrt(V) passes 0, from below.
 
-    `start` is G at its lower edge; `below` and `above` are V at its edges, which have `covariance`.
+    At f, G = g + f count, and V is the variance of the sum of (1 - f) times the noise of G at the
+    bucket's lower edge and f times that at the upper one.
+
+    Args:
+        g: G at the lower edge.
+        count: the bucket's count.
+        sds: how many standard deviations to add; negative: to subtract.
+        variance, covariance, next_variance: of G at the lower edge, of both, at the upper edge.
     """
     low = 0.0
     high = 1.0
     for _ in range(BISECTIONS):
         f = (low + high) / 2
         rest = 1 - f
-        variance = rest * rest * below + 2 * rest * f * covariance + f * f * above
+        v = rest * rest * variance + 2 * rest * f * covariance + f * f * next_variance
         # Rounding may leave a variance of 0 below it.
-        if start + f * count + times * math.sqrt(max(variance, 0.0)) < 0:
+        if g + f * count + sds * math.sqrt(max(v, 0.0)) < 0:
             low = f
         else:
             high = f
@@ -52,15 +59,17 @@ def quantile(
 ) -> tuple[int, float, int, float, int, float]:
     """Return a quantile and its interval's ends, each as a bucket and a fraction of its width.
 
+    G(x) is the count below x less q times all counts: 0 at the quantile. Its variance is V.
+
     Args:
         counts: of the buckets in order (n + 1,).
         sd: of the noise of a bucket.
         q: of the quantile.
-        normal: how many standard deviations the interval spans.
+        normal: how many standard deviations of G the interval allows on either side of 0.
         at_edges: V at the edges (n,), in sd^2.
         beside: the covariance of G at edges i and i + 1 (n - 1,), in sd^2.
         of_total: the variance of all counts together, in sd^2.
-        g: scratch (n,).
+        g: scratch (n,), for G at the edges.
 
     A bucket is OPEN if too little is counted or the interval is open there, EDGE if an end is the
     outermost edge of the other side.
@@ -78,10 +87,10 @@ def quantile(
     last = -1
     for i in range(n):
         g[i] -= q * total
-        reach = normal * (sd * math.sqrt(at_edges[i]))
-        if first == n and g[i] + reach >= 0:
+        margin = normal * (sd * math.sqrt(at_edges[i]))
+        if first == n and g[i] + margin >= 0:
             first = i
-        if g[i] - reach <= 0:
+        if g[i] - margin <= 0:
             last = i
     low = OPEN
     low_at = 0.0
@@ -92,7 +101,7 @@ def quantile(
     elif first > 0:
         # Upper is convex within a bucket, from below 0 to at least 0: it passes 0 once.
         low = first
-        low_at = root(
+        low_at = crossing(
             g[first - 1],
             counts[first],
             normal * sd,
@@ -105,7 +114,7 @@ def quantile(
     elif last < n - 1:
         # Lower is concave within a bucket, from at most 0 to above 0: it passes 0 once.
         high = last + 1
-        high_at = root(
+        high_at = crossing(
             g[last],
             counts[high],
             -normal * sd,

@@ -34,7 +34,7 @@ class SketchTable(NamedTuple):
         slots: int32 (a power of two, at least twice the possible rows,), a row, or -1 where free.
         pairs: uint64 (possible rows,), key and label of a counter.
         heights: int64 (possible rows,), the counter plus its key's `lowered`.
-        behind: int32 (possible rows,), the next row of the key, or the next free row; -1: none.
+        next_row: int32 (possible rows,), the next row of the key, or the next free row; -1: none.
         first: int32 (keys,), a key's first row; -1: none.
         number: int64 (keys,), counters of a key.
         lowered: int64 (keys,), how often a key's counters went down.
@@ -48,7 +48,7 @@ class SketchTable(NamedTuple):
     slots: Codes
     pairs: Words
     heights: Longs
-    behind: Codes
+    next_row: Codes
     first: Codes
     number: Longs
     lowered: Longs
@@ -87,14 +87,14 @@ def counter_of(key: int, label: int, table: SketchTable) -> int:
         row = int(slots[slot])
     row = int(table.used[FREE])
     if row >= 0:
-        table.used[FREE] = table.behind[row]
+        table.used[FREE] = table.next_row[row]
     else:
         row = int(table.used[ROWS])
         table.used[ROWS] += 1
     slots[slot] = row
     pairs[row] = pair
     table.heights[row] = table.lowered[key]
-    table.behind[row] = table.first[key]
+    table.next_row[row] = table.first[key]
     table.first[key] = row
     table.number[key] += 1
     return row
@@ -123,13 +123,13 @@ def free_slot(row: int, table: SketchTable) -> None:
 @kernel_part
 def lower_all(key: int, table: SketchTable) -> None:
     """Take one from every counter of a stream key, and drop those at zero."""
-    behind = table.behind
+    next_row = table.next_row
     table.lowered[key] += 1
     lowered = table.lowered[key]
     before = -1
     row = int(table.first[key])
     while row >= 0:
-        after = int(behind[row])
+        after = int(next_row[row])
         if table.heights[row] > lowered:
             before = row
             row = after
@@ -138,8 +138,8 @@ def lower_all(key: int, table: SketchTable) -> None:
         if before < 0:
             table.first[key] = after
         else:
-            behind[before] = after
-        behind[row] = table.used[FREE]
+            next_row[before] = after
+        next_row[row] = table.used[FREE]
         table.used[FREE] = row
         table.number[key] -= 1
         row = after
@@ -214,7 +214,7 @@ def take_counters(
             pairs[used] = table.pairs[row]
             counts[used] = table.heights[row] - table.lowered[key]
             used += 1
-            row = int(table.behind[row])
+            row = int(table.next_row[row])
     return used
 
 
@@ -229,4 +229,4 @@ def fill_sketch_slots(table: SketchTable) -> None:
             while table.slots[slot] >= 0:
                 slot = slot + ONE & mask
             table.slots[slot] = row
-            row = int(table.behind[row])
+            row = int(table.next_row[row])

@@ -104,6 +104,7 @@ def ticks_of(
 
 @kernel_part
 def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
+    """Return the slot of a hash table, of `mask` + 1 slots, where the search for a pair begins."""
     mixed = (pair ^ secret) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(32)) * np.uint64(0xD6E8FEB86659FD93)
     return mixed >> np.uint64(29) & mask
@@ -194,30 +195,38 @@ def bound_events(
 
 @kernel
 def multiply_numbers(
-    ends: Longs, counted: Longs, of_numbers: Longs, numbers: Longs, out: Longs
+    ends: Longs, counted: Longs, number_ends: Longs, numbers: Longs, out: Longs
 ) -> bool:
-    """Write each label's number times its bounded amount; return whether the labels match.
+    """Write what each label of a view of sums adds: its number times how often it counts.
 
-    `ends` (n,) and `counted` (m,) are of the counts, `of_numbers` (n,) of the view with the
-    `numbers` (k,), or (0,): all 1. An event that this view leaves out has no labels in it.
+    Args:
+        ends: (n,), the end of each event's labels in the view of counts.
+        counted: (m,), how often each of these labels counts, after bounding.
+        number_ends: (n,), the end of each event's labels in the view of sums: the same labels, or
+            none where this view leaves the event out.
+        numbers: (k,), of each label in the view of sums, in steps; (0,): all 1.
+        out: (k,), written.
+
+    Returns False if an event's labels differ between the views.
     """
     weighted = len(numbers) > 0
     begin = 0
-    first = 0
+    number_begin = 0
     for i in range(len(ends)):
-        labels = of_numbers[i] - first
+        labels = number_ends[i] - number_begin
         if labels > 0 and labels != ends[i] - begin:
             return False
         for k in range(labels):
-            number = numbers[first + k] if weighted else 1
-            out[first + k] = number * counted[begin + k]
+            number = numbers[number_begin + k] if weighted else 1
+            out[number_begin + k] = number * counted[begin + k]
         begin = ends[i]
-        first = of_numbers[i]
+        number_begin = number_ends[i]
     return True
 
 
 @kernel
 def fill_slots(table: Table, used: int) -> None:
+    """Enter the label rows among the first `used` rows in the table's empty slots."""
     secret, bits, slots, _, pairs, _ = table
     mask = np.uint64(len(slots) - 1)
     for row in range(used):

@@ -211,6 +211,7 @@ def unpack_rows(
 
 @kernel_part
 def bits_of(number: np.uint64) -> int:
+    """Return how many bits a number has, without leading zeros."""
     bits = 0
     while number:
         number >>= np.uint64(1)

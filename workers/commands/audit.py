@@ -44,7 +44,7 @@ from workers.pipeline.histogram import Histogram
 from workers.pipeline.ledger_blocks import read_paged
 from workers.pipeline.merge import Merge, Pairs, ReleaseProgress
 from workers.pipeline.signatures import decode as decode_signature
-from workers.pipeline.signing import Chain, Commitments, Signing
+from workers.pipeline.signing import Chain, Commitments
 from workers.pipeline.snapshots import Snapshot
 from workers.runtime.errors import SettingsError
 from workers.runtime.printing import ProgressLine
@@ -111,13 +111,15 @@ class RecomputedHistogram(Histogram):
         self._declared = {key: tick for key, tick in since.items() if tick >= begin}
 
 
-class Recommitted(Signing):
-    """Makes the commitments in signatures again, which takes the noise key; signs nothing."""
+class Recommitted:
+    """A `TickSigner` that makes the commitments of ticks again, with the noise key; signs nothing.
+
+    Written to `made`, by tick.
+    """
 
     def __init__(
         self, noise: NoiseKey, owner: int, made: dict[Tick, Committed]
     ) -> None:
-        """`made` gets the commitments of every tick."""
         self._owner = owner
         self._made = made
         self._commitments = Commitments(noise, owner)
@@ -320,17 +322,18 @@ class Auditor:
         self._handed[owner] = handed
 
     def _repeating(self, owner: int, current: Merge) -> Merge:
-        """Return an owner's histograms, ready to compute again what those of its state published.
+        """Return histograms that compute again what an owner has published.
 
-        `current` are the histograms of its state. They serve the stream keys of now, and those that
-        were handed over to new owners since.
+        They begin where those of its state, `current`, began, or at a checkpoint, with the stream
+        keys that were served since: those of now, and those handed over to new owners.
         """
         begun = self._begun.get(owner)
         repeating = self._merge(owner) if begun is None else begun.merge
-        moved = dict[tuple[str, int], dict[str, int]]()
+        # By histogram and generation: stream keys, with the tick from which they were served.
+        handed_over = dict[tuple[str, int], dict[str, int]]()
         for _, by_generation in self._handed_by(owner):
             for generation, handed in by_generation.items():
-                moved.setdefault(generation, {}).update(handed.keys)
+                handed_over.setdefault(generation, {}).update(handed.keys)
         for published, histogram in zip(
             current.histograms, repeating.histograms, strict=True
         ):
@@ -339,7 +342,7 @@ class Auditor:
             # It has published nothing yet.
             if first is None or not isinstance(histogram, RecomputedHistogram):
                 continue
-            served = published.served() | moved.get(generation, {})
+            served = published.served() | handed_over.get(generation, {})
             if begun is not None and begun.next_tick(published.name) is not None:
                 self._note_begin(histogram)
                 histogram.resume(served)

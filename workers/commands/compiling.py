@@ -34,8 +34,10 @@ from workers.arrays.quantiles import quantile
 from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.commands.failures import log
+from workers.events.columns import one_label_each
 from workers.events.formats.reader import FormatReader, make_format
 from workers.events.json import Json
+from workers.events.json_scanner import nesting_depth
 from workers.events.log import FieldSpans, Format
 from workers.events.reading import EARLIEST_MS, EventReader, SourceReader
 from workers.events.schemas import AVRO, PROTOBUF, AlwaysOpen, Schema, SchemaWaiter
@@ -174,6 +176,10 @@ def _compile_share() -> None:
             np.ones(len(places), dtype=np.bool_),
         )
     )
+    # What only batches of one label an event, and deeply nested records, need.
+    row = readonly_contiguous(np.zeros(1, dtype=np.int64))
+    one_label_each(row, row)
+    nesting_depth(np.frombuffer(b"[]", dtype=np.uint8))
     # A sketch fed more items than it has counters, including an item that takes all rounds.
     labels = [b"a", b"b", b"c"]
     Sketch(1).feed(

@@ -129,14 +129,18 @@ def _print(
         )
         table.add_column(heading, no_wrap=True, justify=justify)
     for topic in plan:
-        here = existing.get(topic.name)
-        state = "there" if here else "created" if topic.name in created else "missing"
-        config = {**topic.config(), **(here.config if here else {})}
+        config = topic.config()
+        partitions = topic.partitions
+        state = "created" if topic.name in created else "missing"
+        if found := existing.get(topic.name):
+            config |= found.config
+            partitions = found.partitions
+            state = "there"
         cleanup = config["cleanup.policy"]
         table.add_row(
             topic.name,
             state,
-            str(here.partitions if here else topic.partitions),
+            str(partitions),
             cleanup,
             _retention(config.get("retention.ms"), cleanup),
             topic.purpose,

@@ -114,7 +114,10 @@ class PairDigests:
         return "PairDigests(<secret>)"
 
     def of(self, pairs: Pairs, texts: Texts | None = None) -> Words:
-        """Return digests, uint64 (m, 2). `texts`, the rows' labels, requires rows by key."""
+        """Return the digests of pairs (m,), uint64 (m, 2).
+
+        `texts` are their labels, if the caller has them: then pairs are grouped by key.
+        """
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
         missed = missed[
@@ -139,6 +142,7 @@ class PairDigests:
         return out
 
     def _make(self, keys: Codes, texts: Texts, out: Words) -> None:
+        """Compute the digests of pairs, grouped by key, with one call for each key."""
         starts = np.zeros_like(texts.ends)
         starts[1:] = texts.ends[:-1]
         starts = readonly_contiguous(starts)

@@ -35,14 +35,14 @@ class JsonTree(Frozen):
     """The wanted fields for the scanner, shared by all threads; `levels` is their nesting depth."""
 
     def __init__(self, root: Node) -> None:
-        found = _Rows()
-        found.add(root, b"")
+        builder = _Rows()
+        builder.add(root, b"")
         # A record is an object, and so a level, whatever fields are wanted.
-        self.levels = max(1, found.fill(0, root))
-        found.rows[0][scanner.SORT] = scanner.OBJECT
-        names = np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8)
+        self.levels = max(1, builder.fill(0, root))
+        builder.rows[0][scanner.SORT] = scanner.OBJECT
+        names = np.frombuffer(bytes(builder.names) + bytes(WORD), dtype=np.uint8)
         self.names = readonly_contiguous(names)
-        nodes = np.array(found.rows, dtype=np.int64)
+        nodes = np.array(builder.rows, dtype=np.int64)
         for row in nodes:
             row[scanner.SIGNATURE] = scanner.signature(
                 self.names, row[scanner.NAME_START], row[scanner.NAME_STOP]
@@ -65,8 +65,8 @@ class JsonTree(Frozen):
             self.nodes[:, [scanner.FIRST, scanner.LAST]].tolist()
         ):
             if first < last:
-                seen[node, scanner.MET] = first
-                seen[first:last, scanner.NEXT] = [*range(first + 1, last), first]
+                seen[node, scanner.LAST_FIRST] = first
+                seen[first:last, scanner.LAST_NEXT] = [*range(first + 1, last), first]
         stack = np.empty((self.levels, scanner.HELD_COLUMNS), dtype=np.int64)
         return scanner.Walk(self.nodes, self.names, stack, seen)
 

@@ -272,12 +272,14 @@ def scan_number(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
 
 @checked_part
 def skip_word(data: Bytes, pos: int, stop: int, word: Bytes) -> int:
+    """Return the end of `word` if it is at `pos`, else REFUSED."""
     end = pos + len(word)
     return end if end <= stop and same(data, pos, end, word, 0, len(word)) else REFUSED
 
 
 @checked_part
 def skip_name(data: Bytes, pos: int, stop: int) -> int:
+    """Return where the value after an unwanted name and its colon begins, or REFUSED."""
     pos = skip_text(data, pos, stop)
     if pos == REFUSED:
         return REFUSED
@@ -289,6 +291,7 @@ def skip_name(data: Bytes, pos: int, stop: int) -> int:
 
 @checked_part
 def scan_word(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
+    """Return the end (or REFUSED) and kind of true, false or null at `pos`."""
     byte = peek(data, pos, stop)
     if byte == TRUE[0]:
         return skip_word(data, pos, stop, TRUE), kinds.TRUE
@@ -301,6 +304,7 @@ def scan_word(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
 
 @checked_part
 def skip_flat(data: Bytes, pos: int, stop: int) -> int:
+    """Return the end of an unwanted value that is no list or object, or REFUSED."""
     byte = peek(data, pos, stop)
     if byte == QUOTE:
         pos = skip_text(data, pos, stop)
@@ -313,35 +317,40 @@ def skip_flat(data: Bytes, pos: int, stop: int) -> int:
 
 @checked_part
 def skip(data: Bytes, pos: int, stop: int) -> int:
+    """Return the end of an unwanted value with all that is in it, or REFUSED."""
     depth = 0
-    objects = 0
+    # A bit for each open level, the innermost lowest: 1 for an object, 0 for a list.
+    is_object = 0
     while True:
+        # A value begins here.
         byte = peek(data, pos, stop)
         opened = byte in (OPEN_LIST, OPEN_OBJECT)
         if opened:
             if depth == DEPTH_MAX:
                 return REFUSED
             depth += 1
-            objects = objects << 1 | (byte == OPEN_OBJECT)
+            is_object = is_object << 1 | (byte == OPEN_OBJECT)
             pos = skip_space(data, pos + 1, stop)
         else:
             pos = skip_flat(data, pos, stop)
+        # After a value or an opening bracket: close all levels that end here.
         while depth > 0 and pos != REFUSED:
             pos = skip_space(data, pos, stop)
             byte = peek(data, pos, stop)
-            if byte != (CLOSE_OBJECT if objects & 1 else CLOSE_LIST):
+            if byte != (CLOSE_OBJECT if is_object & 1 else CLOSE_LIST):
                 break
             depth -= 1
-            objects >>= 1
+            is_object >>= 1
             pos += 1
             opened = False
         if depth == 0 or pos == REFUSED:
             return pos
+        # A comma separates the next value from a previous one.
         if not opened:
             if byte != COMMA:
                 return REFUSED
             pos = skip_space(data, pos + 1, stop)
-        if objects & 1:
+        if is_object & 1:
             pos = skip_name(data, pos, stop)
             if pos == REFUSED:
                 return REFUSED
@@ -351,6 +360,7 @@ def skip(data: Bytes, pos: int, stop: int) -> int:
 def same(
     data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int
 ) -> bool:
+    """Return whether data[start:stop] equals other[begin:end]."""
     if stop - start != end - begin:
         return False
     # Nothing past the end of an array is equal; `same_bytes` is not bounds-checked.
@@ -545,19 +555,18 @@ NODE_COLUMNS = 11
 ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = range(5)
 NONE = -1
 
-# Columns of `stack`, one row per level: the node (of a list: of its elements); LIST row, NONE for
-# an object; the child to try first; the previous wanted child, or NONE.
+# Columns of `stack`, one row per level: see `scan_record`.
 HELD_NODE = 0
-HELD_ROW = 1
-HELD_HINT = 2
-HELD_BEFORE = 3
+HELD_LIST_ROW = 1
+HELD_EXPECTED = 2
+HELD_PREVIOUS = 3
 HELD_COLUMNS = 4
 
-# Columns of `seen`: whether a child occurred in the current object; hints from the last record,
-# since field order rarely changes: the node's first child, and the child after this one.
+# Columns of `seen`: whether a child occurred in the current object; from the last record, since
+# field order rarely changes: a node's first child, and the child after this one.
 SEEN = 0
-MET = 1
-NEXT = 2
+LAST_FIRST = 1
+LAST_NEXT = 2
 SEEN_COLUMNS = 3
 
 
@@ -612,6 +621,7 @@ def child_named(
 def is_named(
     data: Bytes, pos: int, stop: int, nodes: Longs, names: Bytes, child: int
 ) -> bool:
+    """Return whether the name at `pos`, with its quotes, is that of `child`."""
     if nodes[child, PLAIN] == 0:
         return False
     begin = nodes[child, NAME_START] - 1
@@ -631,7 +641,7 @@ def child_escaped(
     decoded: Bytes,
     filled: int,
 ) -> tuple[int, int]:
-    """Return the closing quote, FULL or REFUSED, of a non-plain name, and the child it names."""
+    """Return the closing quote (or FULL or REFUSED) of a name with escapes, and its child."""
     end, more = decoded_text(data, pos, stop, decoded, filled)
     if end == REFUSED:
         return FULL if more == FULL else REFUSED, NONE
@@ -711,19 +721,29 @@ def scan_record(
     decoded: Bytes,
     filled: int,
 ) -> tuple[int, int]:
-    """Log a record from row `used` on; return the rows used, DECLINED or FULL, and `filled`."""
+    """Log the wanted values of a record from row `used` on.
+
+    Follows the tree of wanted fields, with a level of `stack` for each open object or list: data
+    never recurses. Fields usually come in the order of the last record, so a name is first compared
+    with that of the child `expected` next.
+
+    Returns the rows used, DECLINED or FULL, and the bytes of `decoded` filled.
+    """
     nodes, names, stack, seen = walk
+    # The child whose value comes next, at first the root; NONE if its name is not wanted.
+    child = 0
+    # The innermost level: its node (of a list: of its elements), row in the log if it is a list,
+    # and the children expected next and seen last if it is an object.
     level = 0
     node = NONE
-    row = NONE
-    hint = NONE
-    child = 0
-    before = NONE
+    list_row = NONE
+    expected = NONE
+    previous = NONE
     pos = skip_space(data, pos, stop)
     if peek(data, pos, stop) != OPEN_OBJECT:
         return DECLINED, filled
     while True:
-        # The value of `child` begins at `pos`; NONE: not wanted.
+        # The value of `child` begins at `pos`: skip it, log it, or open its level.
         opens = False
         if child == NONE:
             pos = skip(data, pos, stop)
@@ -739,7 +759,7 @@ def scan_record(
                 pos, used, filled = log_value(
                     data, pos, stop, decoded, filled, log, used, slot
                 )
-            elif byte == NULL[0] and row == NONE:
+            elif byte == NULL[0] and list_row == NONE:
                 end = skip_word(data, pos, stop, NULL)
                 if slot != NONE:
                     used = put(log, used, slot, kinds.NULL, pos, end)
@@ -756,20 +776,20 @@ def scan_record(
                     used = put(log, used, slot, kinds.OTHER, NONE, NONE)
                 if level > 0:
                     stack[level - 1, HELD_NODE] = node
-                    stack[level - 1, HELD_ROW] = row
-                    stack[level - 1, HELD_HINT] = hint
-                    stack[level - 1, HELD_BEFORE] = before
+                    stack[level - 1, HELD_LIST_ROW] = list_row
+                    stack[level - 1, HELD_EXPECTED] = expected
+                    stack[level - 1, HELD_PREVIOUS] = previous
                 level += 1
                 if sort == OBJECT:
                     node = child
-                    row = NONE
-                    hint = seen[child, MET]
-                    before = NONE
-                    for each in range(nodes[child, FIRST], nodes[child, LAST]):
-                        seen[each, SEEN] = 0
+                    list_row = NONE
+                    expected = seen[child, LAST_FIRST]
+                    previous = NONE
+                    for other in range(nodes[child, FIRST], nodes[child, LAST]):
+                        seen[other, SEEN] = 0
                 else:
                     node = nodes[child, ELEMENTS]
-                    row = used
+                    list_row = used
                     used = put(log, used, nodes[child, LIST_SLOT], kinds.LIST, 0, NONE)
             if used == FULL:
                 return FULL, filled
@@ -779,7 +799,7 @@ def scan_record(
         while True:
             pos = skip_space(data, pos, stop)
             byte = peek(data, pos, stop)
-            if byte != (CLOSE_OBJECT if row == NONE else CLOSE_LIST):
+            if byte != (CLOSE_OBJECT if list_row == NONE else CLOSE_LIST):
                 break
             opens = False
             pos += 1
@@ -789,41 +809,43 @@ def scan_record(
                     used if skip_space(data, pos, stop) == stop else DECLINED
                 ), filled
             node = stack[level - 1, HELD_NODE]
-            row = stack[level - 1, HELD_ROW]
-            hint = stack[level - 1, HELD_HINT]
-            before = stack[level - 1, HELD_BEFORE]
+            list_row = stack[level - 1, HELD_LIST_ROW]
+            expected = stack[level - 1, HELD_EXPECTED]
+            previous = stack[level - 1, HELD_PREVIOUS]
         # Next value of the innermost level; a comma separates it from a previous one.
         if not opens:
             if byte != COMMA:
                 return DECLINED, filled
             pos = skip_space(data, pos + 1, stop)
-        if row != NONE:
-            log[row, START] += 1
+        if list_row != NONE:
+            log[list_row, START] += 1
             child = node
             continue
-        if is_named(data, pos, stop, nodes, names, hint):
-            child = hint
+        if is_named(data, pos, stop, nodes, names, expected):
+            child = expected
             end = pos + 1 + nodes[child, NAME_STOP] - nodes[child, NAME_START]
         else:
             end = text(data, pos, stop)
             if end != REFUSED:
-                child = child_named(data, pos + 1, end, nodes, names, node, hint)
+                child = child_named(data, pos + 1, end, nodes, names, node, expected)
             elif peek(data, pos, stop) == QUOTE:
                 end, child = child_escaped(
-                    data, pos, stop, walk, node, hint, decoded, filled
+                    data, pos, stop, walk, node, expected, decoded, filled
                 )
             if end < 0:
                 return (FULL if end == FULL else DECLINED), filled
         if child != NONE:
+            # Of a repeated name, the last value wins: that is left to the general reader.
             if seen[child, SEEN]:
                 return DECLINED, filled
             seen[child, SEEN] = 1
-            if child != hint and before == NONE:
-                seen[node, MET] = child
-            elif child != hint:
-                seen[before, NEXT] = child
-            before = child
-            hint = seen[child, NEXT]
+            # Expect the same order in the next record.
+            if child != expected and previous == NONE:
+                seen[node, LAST_FIRST] = child
+            elif child != expected:
+                seen[previous, LAST_NEXT] = child
+            previous = child
+            expected = seen[child, LAST_NEXT]
         pos = skip_space(data, end + 1, stop)
         if peek(data, pos, stop) != COLON:
             return DECLINED, filled

@@ -381,21 +381,24 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
 
 @checked_inline
 def whole_time(data: Bytes, start: int, stop: int, unit: int) -> int:
-    """Return the ms of an integer since 1970, unless negative; -1 if it has too many digits."""
+    """Return the time, an integer in `unit` since 1970, in ms; below 0 if it is not readable here.
+
+    That is for times before 1970 and for too many digits.
+    """
+    if data[start] == MINUS:
+        return -1
     if unit in (US, NS):
         # Drop the digits below a ms before parsing, so that the rest fits.
         stop -= 3 if unit == US else 6
-        return (
-            -1
-            if data[start] == MINUS
-            else parse_integer(data, start, stop)
-            if stop > start
-            else 0
-        )
-    value = parse_integer(data, start, stop) if stop - start <= INT64_DIGITS else -1
+        if stop <= start:
+            return 0
+        return parse_integer(data, start, stop)
+    if stop - start > INT64_DIGITS:
+        return -1
+    value = parse_integer(data, start, stop)
     if unit == MS:
         return value
-    return value * 1000 if 0 <= value <= TIME_MAX_MS // 1000 else -1
+    return value * 1000 if value <= TIME_MAX_MS // 1000 else -1
 
 
 @checked_inline

@@ -74,8 +74,8 @@ class Projection(Frozen):
         if not isinstance(record, Mapping):
             return "not a JSON object"
         try:
-            read: Read = {}
-            views = tuple(view.seen(record, read) for view in self._views)
+            cache: Cache = {}
+            views = tuple(view.seen(record, cache) for view in self._views)
             wanted = any(view is not None for view in views)
             time = self._time(record, wanted)
             # Without views, only users are read.
@@ -86,13 +86,17 @@ class Projection(Frozen):
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
     def numbers(self, record: object) -> dict[str, list[float | Decimal]]:
-        """Return the numbers of every view of sums in an event, one for each item."""
-        if not isinstance(record, Mapping) or isinstance(self.event(record), str):
+        """Return, by view of sums, what its `sum` field holds in a record, for each item.
+
+        Nothing for a reject.
+        """
+        is_reject = isinstance(self.event(record), str)
+        if is_reject or not isinstance(record, Mapping):
             return {}
-        read: Read = {}
+        cache: Cache = {}
         views = zip(self._shape.views, self._views, strict=True)
         return {
-            name: view.numbers(record, read) for name, view in views if view.adds_up
+            name: view.numbers(record, cache) for name, view in views if view.adds_up
         }
 
     def _time(self, record: Mapping[str, Any], required: bool) -> int:
@@ -128,9 +132,9 @@ class Projection(Frozen):
         return _text(user)
 
 
-# What was read of one record, by its paths: views share items and numbers. Without it, a long
-# record would cost as often as there are histograms.
-Read = dict[object, Any]
+# Items and numbers of one record, by the paths they are read from: without it, a long record would
+# be read again for every histogram.
+Cache = dict[object, Any]
 
 
 class _ViewProjection(Frozen):
@@ -155,7 +159,7 @@ class _ViewProjection(Frozen):
             holds(condition, _value(record, steps)) for condition, steps in self._where
         )
 
-    def seen(self, record: Mapping[str, Any], read: Read) -> ViewValues | None:
+    def seen(self, record: Mapping[str, Any], cache: Cache) -> ViewValues | None:
         """Return the view's key, labels and amounts; None if a condition does not hold."""
         for condition, steps in self._where:
             value = _value(record, steps)
@@ -174,35 +178,35 @@ class _ViewProjection(Frozen):
             if not _is_unicode(given):
                 raise _Rejected(f"field {_name(key)} is {NOT_UNICODE}")
             name = _text(given)
-        items, amounts = self._items_once(record, read)
+        items, amounts = self._items_once(record, cache)
         if self._rounding is not None:
-            numbers = self._numbers_once(record, read)
+            numbers = self._numbers_once(record, cache)
             amounts = list(map(self._rounding.steps_of, numbers))
         return ViewValues(name, items, amounts)
 
-    def numbers(self, record: Mapping[str, Any], read: Read) -> list[float | Decimal]:
+    def numbers(self, record: Mapping[str, Any], cache: Cache) -> list[float | Decimal]:
         """Return the numbers of a view of sums in a valid event, one for each item it counts."""
-        return self._numbers_once(record, read) if self._holds(record) else []
+        return self._numbers_once(record, cache) if self._holds(record) else []
 
     def _items_once(
-        self, record: Mapping[str, Any], read: Read
+        self, record: Mapping[str, Any], cache: Cache
     ) -> tuple[list[Any], list[int]]:
         """Return `_items`, read once for all views with the same items."""
-        if self._paths not in read:
-            read[self._paths] = self._items(record)
-        found: tuple[list[Any], list[int]] = read[self._paths]
-        return found
+        if self._paths not in cache:
+            cache[self._paths] = self._items(record)
+        items: tuple[list[Any], list[int]] = cache[self._paths]
+        return items
 
     def _numbers_once(
-        self, record: Mapping[str, Any], read: Read
+        self, record: Mapping[str, Any], cache: Cache
     ) -> list[float | Decimal]:
         """Return `_numbers`, read once for all views with the same items and number."""
         paths = self._paths, self._number
-        if paths not in read:
-            items, _ = self._items_once(record, read)
-            read[paths] = self._numbers(record, len(items))
-        found: list[float | Decimal] = read[paths]
-        return found
+        if paths not in cache:
+            items, _ = self._items_once(record, cache)
+            cache[paths] = self._numbers(record, len(items))
+        numbers: list[float | Decimal] = cache[paths]
+        return numbers
 
     def _numbers(self, record: Mapping[str, Any], items: int) -> list[float | Decimal]:
         """Return the numbers that a view of sums adds up, one for each of the `items`."""

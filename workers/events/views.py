@@ -245,15 +245,18 @@ def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
 
 @kernel_part
 def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> int:
-    """Return a number in steps, `least` to `most`, by whole numbers; -1 if unsure.
+    """Return a sum's number in steps, which is from `least` to `most`; -1 if unsure.
 
-    Steps k begin at the edge from + (2k - 1) half. A float counts as its shortest decimal: one edge
-    of at most 15 digits is at or below it if that edge's nearest float is (no other decimal of so
-    few digits has the same nearest float).
+    Decides in whole numbers where `amount_of` cannot in floats: searches for the last k whose edge,
+    from + (2k - 1) step / 2, is at most the number. `exact` is the sum's row of FROM_WHOLE ...
+
+    A float counts as its shortest decimal. That is at least an edge of at most 15 digits if the
+    float is at least the edge's nearest float: no other decimal of so few digits has the same.
     """
     kind = logs.rows[row, KIND]
     start = logs.rows[row, START]
     stop = logs.rows[row, STOP]
+    # The number: `real` if it is a float, else a whole number and parts of 1 / PART.
     integer = 0
     part = 0
     real = 0.0
@@ -274,7 +277,7 @@ def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> in
             units = exact[FROM_UNITS] + halves * exact[HALF_UNITS]
             reached = real >= float(units) / float(POWERS[exact[DIGITS]])
         else:
-            # In three pieces, none of which exceeds 64 bits.
+            # The edge's whole and part, multiplied in pieces that fit in 64 bits.
             low = halves * (exact[HALF_PART] % LOW_PART)
             high = halves * (exact[HALF_PART] // LOW_PART) + low // LOW_PART
             edge_part = exact[FROM_PART] + high % LOW_PART * LOW_PART + low % LOW_PART
@@ -292,26 +295,26 @@ def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> in
 def amount_of(logs: Logs, row: int, to: Target) -> int:
     """Return an item's count or, in a column of sums, its number in steps; -1 if unsure.
 
-    With the bounds low and high on the nearest float of a number, its steps are between
-    (low - from) / step - e and (high - from) / step + e, e = STEPS_ERROR (`_steps`).
+    The number in steps, before rounding, is between (low - from) / step - e and
+    (high - from) / step + e, with bounds low and high on its nearest float and e = STEPS_ERROR.
     """
     if to.column[SUMS] == 0:
         return item_count(logs.data, logs.rows, row)
     low, high, is_number = number_bounds(logs.data, logs.rows, row)
-    least = to.sums[LEAST]
-    step = to.sums[STEP]
-    steps = to.sums[STEPS]
-    error = to.sums[STEPS_ERROR]
-    # Clamped before `floor`: numbers may be infinite.
-    lower = min(max((low - least) / step - error + 0.5, 0.0), steps)
-    upper = min(max((high - least) / step + error + 0.5, 0.0), steps)
-    found = math.floor(lower)
     if not is_number:
         return -1
-    most = math.floor(upper)
-    if found != most:
-        found = exact_steps(logs, row, to.exact_sums, int(found), int(most))
-    return int(found)
+    from_ = to.sums[LEAST]
+    step = to.sums[STEP]
+    steps_max = to.sums[STEPS]
+    error = to.sums[STEPS_ERROR]
+    # Clamped, at 0 too, before they are rounded down: numbers may be infinite.
+    lower = min(max((low - from_) / step - error + 0.5, 0.0), steps_max)
+    upper = min(max((high - from_) / step + error + 0.5, 0.0), steps_max)
+    least = int(lower)
+    most = int(upper)
+    if least == most:
+        return least
+    return exact_steps(logs, row, to.exact_sums, least, most)
 
 
 @kernel_inline
@@ -712,7 +715,7 @@ def _steps(range_: Sum) -> tuple[float, float, float, float]:
 
 
 def _exact_steps(range_: Sum) -> list[int]:
-    """Return a sum's whole numbers for `exact_steps`: all of them are that."""
+    """Return a sum's row of FROM_WHOLE ... for `exact_steps`."""
     half = range_.step / 2
     row = [
         *divmod(int(range_.from_.scaleb(PART_DIGITS)), PART),
@@ -747,24 +750,28 @@ class _Rows:
         return len(self.wanted) + len(self._lists)
 
     def slot_of(self, field: Path | str, *, many: bool = False) -> int:
-        """Return the slot of a field; with `many`, a list or object there is opened."""
+        """Return the slot of a field; with `many`, the items of a list or object there are read."""
         if not isinstance(field, Path):
             return {ALL_KEYS: NOWHERE, RECORD_KEY: RECORD_KEY_SLOT}[field]
         list_at = None if field.list_at == len(field.steps) else field.list_at
         list_slot = (
             NO_SLOT if list_at is None else self._list_slot(field.steps[:list_at])
         )
-        place = field.steps, list_at
-        known = self.wanted.get(place)
-        slot = self.slots if known is None else known.slot
-        many |= known is not None and known.many
-        self.wanted[place] = Wanted(field.steps, list_at, slot, many, list_slot)
+        known = self.wanted.get((field.steps, list_at))
+        slot = self.slots
+        if known is not None:
+            slot = known.slot
+            many |= known.many
+        wanted = Wanted(field.steps, list_at, slot, many, list_slot)
+        self.wanted[field.steps, list_at] = wanted
         return slot
 
     def _list_slot(self, steps: tuple[str, ...]) -> int:
+        """Return the slot of a list of objects."""
         return self._lists.setdefault(steps, self.slots)
 
     def of_view(self, view: View, key: int) -> list[int]:
+        """Return a view's row of VIEW_KEY ..., whose column and conditions are added."""
         items = Items(view.items, view.number or view.count, view.edges, view.sum)
         if items not in self.columns:
             self.columns[items] = self._of_column(items)
@@ -778,6 +785,7 @@ class _Rows:
         return row
 
     def _of_column(self, items: Items) -> list[int]:
+        """Return the row of ITEMS ... for a column of labels, whose edges or sum are added."""
         path = items.path
         within = path.list_at is not None and path.list_at < len(path.steps)
         row = [NOWHERE] * COLUMN_COLUMNS
@@ -802,6 +810,7 @@ class _Rows:
         return row
 
     def _add(self, condition: Condition) -> None:
+        """Add a row for each thing that a condition asks of its field."""
         field = self.slot_of(parse(condition.field))
         for asks, given in (
             (IN, condition.in_),

@@ -41,6 +41,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 def sip_round(
     v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64
 ) -> tuple[np.uint64, ...]:
+    """Return the state after one round of SipHash."""
     v0 += v1
     v1 = v1 << np.uint64(13) | v1 >> np.uint64(51)
     v1 ^= v0
@@ -96,6 +97,7 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
 
 @kernel_part
 def inside(places: Longs, size: int) -> bool:
+    """Return whether all texts, of start and stop `places` (n, 2), lie in a buffer of this size."""
     wrong = 0
     for i in range(len(places)):
         start = places[i, 0]
@@ -152,6 +154,9 @@ def encode_texts(
     data: Bytes, places: Longs, first: int, table: Table, used: int, codes: Codes
 ) -> tuple[int, int]:
     """Write the codes of the texts from `first` on; a new text gets the next code.
+
+    A known text is found, in a large table, where `guess_codes` guessed it, in a small one among
+    the recent texts, and else by its hash.
 
     Returns n, the text to resume from once there is room, or OUTSIDE if a text is not in the data;
     and the number of texts.
@@ -233,6 +238,7 @@ def encode_texts(
 
 @kernel_inline
 def recent_place(head: np.uint64, tail: np.uint64) -> int:
+    """Return the row of `recent` for texts with these first and last bytes."""
     return int(np.int64(((head ^ tail * _ODD) * _ODD) >> np.uint64(64 - RECENT_BITS)))
 
 
@@ -240,6 +246,7 @@ def recent_place(head: np.uint64, tail: np.uint64) -> int:
 def _same(
     data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: int
 ) -> bool:
+    """Return whether data[start:stop] is the text of a code."""
     begin = ends[code - 1] if code else 0
     if ends[code] - begin != stop - start:
         return False

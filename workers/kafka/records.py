@@ -248,9 +248,14 @@ class Records:
         return None if start < 0 else self.data[start:stop].tobytes()
 
     def headers(self, i: int, most: int) -> list[tuple[str, bytes | None]] | None:
-        """Return headers as `headers_at` does; none without a value or without Kafka's layout."""
-        at = int(self.values[i, 1])
-        return headers_at(self.data, at, most) if self.framed and at >= 0 else []
+        """Return a record's headers; None if they have over `most` bytes.
+
+        Empty if the value is null, or if the buffer has values alone (`framed`).
+        """
+        value_stop = int(self.values[i, 1])
+        if not self.framed or value_stop < 0:
+            return []
+        return headers_at(self.data, value_stop, most)
 
     def part(self, start: int, stop: int) -> Records:
         rows = slice(start, stop)

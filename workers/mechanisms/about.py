@@ -142,7 +142,7 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A further figure of a plan."""
+    """A number that `plan` prints beside the noise, such as the share that a sketch loses."""
 
     name: str
     value: float

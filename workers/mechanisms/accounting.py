@@ -74,7 +74,8 @@ class PrivacyCost:
         False  # exactly k sqrt(2 rho)-GDP for k events, beside the failures
     )
     times: int = 1
-    once: float = 0.0  # part of rho that a sample cost: paid once for all epochs
+    # Part of rho that choosing bounds from a sample cost: paid once for all epochs.
+    sample_rho: float = 0.0
     overlap: float = 1.0
 
     @property
@@ -98,7 +99,7 @@ class PrivacyCost:
     @property
     def only_sample(self) -> bool:
         """Whether nothing else was released at this cost than bounds from a sample."""
-        return 0 < self.once == self.rho
+        return 0 < self.sample_rho == self.rho
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,4 +70,4 @@ class Budgeted(Mechanism):
         check_sampler_delta(budget.delta, budget.epsilon, numerical, NUMERICAL_SHARE)
         once = self.config.bounds_rho or 0.0
         # `rho` is rounded up.
-        self._cost = replace(budget, rho=min(budget.rho, rho), once=once)
+        self._cost = replace(budget, rho=min(budget.rho, rho), sample_rho=once)

@@ -19,9 +19,9 @@ ROUNDING = 1 / 12
 
 
 def fullest(horizon: int, radix: int) -> list[int]:
-    """Return the ticks up to `horizon` of which no other has at least as large digits everywhere.
+    """Return the ticks up to `horizon` among which the noisiest is, whatever a level's variance.
 
-    Digits are in base `radix`. One of these ticks has the most variance, whatever a level's.
+    No other tick has digits in base `radix` that are all at least as large.
     """
     ticks = {horizon}
     width = 1

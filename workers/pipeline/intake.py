@@ -120,7 +120,7 @@ class Intake(Watermark):
                 grids[grid] = (*by_tick(events.times, effective, lane), late)
             ticks, runs, late = grids[grid]
             columns = events.views[lane.view]
-            amounts = self._amounts_of(lane, events, ticks, bounded)
+            amounts = self._bounded_amounts(lane, events, ticks, bounded)
             for tick, rows in runs:
                 if lane.sketch:
                     self._sketches.add(columns, lane, tick, rows, amounts)
@@ -165,12 +165,13 @@ class Intake(Watermark):
                 first = max(watermark_before, first)
             self.first = first
 
-    def _amounts_of(
+    def _bounded_amounts(
         self, lane: Lane, events: Events, ticks: Longs, bounded: dict[Lane, Longs]
     ) -> Longs:
-        """Return what each label adds in a lane, (m,), or (0,) if each adds 1.
+        """Return what each of the m labels adds in a lane, (m,), or (0,) if each adds 1.
 
-        `bounded` has the counts of lanes that came before: a lane of sums multiplies them.
+        Written to `bounded` too, by lane, where it is needed again: a lane of sums, which comes
+        after its lane of counts, multiplies what that counts by the events' numbers.
         """
         columns = events.views[lane.view]
         counts_lane = self._sums.get(lane)
@@ -178,12 +179,10 @@ class Intake(Watermark):
             counts = events.views[counts_lane.view]
             return _multiplied(columns, counts, bounded[counts_lane])
         if lane.max_items_per_user is not None:
-            ticks_if_seen = ticks
+            # Tick 0: an event that the view leaves out uses up nothing of its user's bound.
             if columns.included is not None:
-                ticks_if_seen = np.where(columns.included, ticks, 0)
-            bounded[lane] = self._bound_users(
-                lane, ticks_if_seen, columns, events.users
-            )
+                ticks = np.where(columns.included, ticks, 0)
+            bounded[lane] = self._bound_users(lane, ticks, columns, events.users)
             return bounded[lane]
         if lane in self._sums.values():
             bounded[lane] = _bounded(lane, columns)

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -26,12 +27,7 @@ from workers.pipeline.contributions import OWNER, Message, Section, decode
 from workers.pipeline.growth.owners import Grown, HandedOver, HandOvers, Owners
 from workers.pipeline.growth.sources import refuse_other_count
 from workers.pipeline.histogram import Histogram, HistogramProgress, removal_refusals
-from workers.pipeline.signing import (
-    CHAINS,
-    Signing,
-    refuse_unsigned,
-    stored_chains,
-)
+from workers.pipeline.signing import CHAINS, Chain, refuse_unsigned, stored_chains
 from workers.pipeline.snapshots import Snapshot
 from workers.pipeline.waiting import WAITING_BYTES_MAX, WaitingSections
 from workers.pipeline.watermark import least_of
@@ -93,6 +89,27 @@ class Released:
     beginning: Sequence[Histogram] = ()
 
 
+class TickSigner(Protocol):
+    """What `Merge` calls with every released tick: `signing.Signing`."""
+
+    def sign(
+        self,
+        histogram: Histogram,
+        tick: int,
+        snapshots: Sequence[Snapshot],
+        sections: Sequence[Section],
+    ) -> Iterator[Snapshot]:
+        """Yield the records of a tick that a histogram released just now."""
+
+    def restore(
+        self, chains: Mapping[str, Chain], histograms: Iterable[Histogram]
+    ) -> None:
+        """Continue stored chains, by histogram."""
+
+    def changes(self) -> list[Change]:
+        """Return what to store since the last call."""
+
+
 class Merge:
     """Histograms of one owner partition, fed with its messages.
 
@@ -109,7 +126,7 @@ class Merge:
         directory: Path | None = None,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         gil_lock: GilLock | None = None,
-        signing: Signing | None = None,
+        signing: TickSigner | None = None,
     ) -> None:
         """`sources` and `owners` are how many there were at first; messages tell of later ones.
 

@@ -41,7 +41,10 @@ class SignedTick(
     omit_defaults=True,
     forbid_unknown_fields=True,
 ):
-    """A record. `tick` is global, `end` in ms, `number` counts the records of one chain from 1."""
+    """A record of the topic: what an owner published of a histogram at a tick; see the module.
+
+    `tick` is global, `end` in ms, `number` counts the records of one chain from 1.
+    """
 
     worker: str
     histogram: str

@@ -204,28 +204,29 @@ RANKS = "quantiles"
 
 
 class Numeric(Frozen):
-    """Edges and quantiles of a histogram of numbers in buckets, from its released counts."""
+    """What snapshots of numbers in buckets add to their counts: edges and quantiles."""
 
     def __init__(
         self, buckets: Buckets, quantiles: Sequence[float], *, ranks: bool = False
     ) -> None:
+        """`ranks`: the noise is that of ranks, sums of counts (`mechanisms.counters.ranks`)."""
         self.ranks = ranks
         self.quantiles = tuple(quantiles)
         self.labels = buckets.labels
         self.edges = buckets.edges
-        # Decimal places for six significant digits of a bucket's width.
-        self._places = tuple(
+        # By bucket: how many decimal places give its width six significant digits.
+        self._decimals = tuple(
             5 - Decimal(high / 2 - low / 2).adjusted()
             for low, high in pairwise(buckets.edges)
         )
 
     @property
     def head(self) -> dict[str, Any]:
-        """The fields of every snapshot, of whatever counts."""
+        """The fields that are the same in every snapshot."""
         return {"edges": self.edges, **({"for": RANKS} if self.ranks else {})}
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
-        """Return edges and any quantiles of `items`, in any order; `sd` is the published one."""
+        """Return the fields for released counts by label, in any order, with noise of this sd."""
         fields: dict[str, Any] = self.head
         if self.quantiles:
             by_label = dict(items)
@@ -234,25 +235,30 @@ class Numeric(Frozen):
         return fields
 
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
-        """Return a quantile of the buckets' counts (n + 1,); `sd` is 0 for exact ones."""
+        """Return quantile q of the buckets' counts (n + 1,), with its 95 % interval.
+
+        `sd` is that of a count's noise, 0 for exact counts.
+        """
         variances = rank_variances(len(self.edges), float(q), self.ranks)
-        bucket, share, lowest, low_at, highest, high_at = quantiles.quantile(
-            readonly_contiguous(counts),
-            float(sd),
-            float(q),
-            NORMAL_95,
-            *variances,
-            np.empty(len(self.edges)),
+        bucket, share, low_bucket, low_share, high_bucket, high_share = (
+            quantiles.quantile(
+                readonly_contiguous(counts),
+                float(sd),
+                float(q),
+                NORMAL_95,
+                *variances,
+                np.empty(len(self.edges)),
+            )
         )
         none = {"q": q, "bucket": None, "value": None, "low": None, "high": None}
         if bucket == quantiles.OPEN:
             return none
-        low = self._end(lowest, low_at, self.edges[-1])
-        high = self._end(highest, high_at, self.edges[0])
+        low = self._end(low_bucket, low_share, self.edges[-1])
+        high = self._end(high_bucket, high_share, self.edges[0])
         value = None
         # The outermost buckets have no other end, so no number in them can be named.
         if 0 < bucket < len(self.edges):
-            value = self._at(bucket, share)
+            value = self._number_in(bucket, share)
             value = value if low is None else max(value, low)
             value = value if high is None else min(value, high)
         return none | {
@@ -263,19 +269,20 @@ class Numeric(Frozen):
         }
 
     def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
-        """Return the end of an interval, as the kernel gives it; None: it is open there.
+        """Return an end of an interval from the kernel's bucket and fraction; None if open.
 
-        `edge` is the outermost edge, where the kernel says `EDGE`.
+        `edge` is the outermost edge, for the kernel's `EDGE`.
         """
         if bucket == EDGE:
             return edge
-        return self._at(bucket, fraction) if bucket > 0 else None
+        return self._number_in(bucket, fraction) if bucket > 0 else None
 
-    def _at(self, bucket: int, fraction: float) -> float:
-        """Return the number at a fraction of a bucket, rounded, within the bucket's edges."""
+    def _number_in(self, bucket: int, fraction: float) -> float:
+        """Return the number at a fraction of a bucket's width, rounded, and still in the bucket."""
         low = self.edges[bucket - 1]
         high = self.edges[bucket]
-        number = round(low * (1 - fraction) + high * fraction, self._places[bucket - 1])
+        exact = low * (1 - fraction) + high * fraction
+        number = round(exact, self._decimals[bucket - 1])
         # 0 for -0.0.
         return min(max(number, low), high) or 0.0
 
@@ -414,29 +421,31 @@ class Means(Frozen):
     def intervals(
         self, counts: Longs | Floats, centred: Longs | Floats, sd: float, of_sums: float
     ) -> tuple[Floats, Floats, Floats]:
-        """Return the means, NaN where there is none, and the ends of their 95 % intervals.
+        """Return the mean of each item's numbers, and the ends of its 95 % interval.
 
-        `counts` and `centred` (m,) are n and D of the module, `sd` and `of_sums` the sds s and d of
-        their noise; the module derives the interval.
+        Where the noisy count is too small for a mean, that is NaN and the interval the whole range.
+
+        Args:
+            counts: (m,), noisy counts n, with noise of standard deviation `sd`.
+            centred: (m,), noisy centred sums D, with noise of standard deviation `of_sums`.
         """
         n = counts.astype(np.float64)
         d = centred.astype(np.float64)
-        most = float(self.steps)
-        z2 = NORMAL_95 * NORMAL_95
-        a = n * n - z2 * sd * sd
-        is_known = (n > 0) & (a > 0)
-        # Nothing is computed for the others, which have no mean: it might overflow.
-        n = n[is_known]
-        d = d[is_known]
-        a = a[is_known]
-        # a theta^2 - 2 n D theta + c = 0; the root is above 0 where a is.
+        theta_max = float(self.steps)
+        a = n * n - NORMAL_95 * NORMAL_95 * sd * sd
+        has_mean = (n > 0) & (a > 0)
+        # Nothing is computed for the others: it might overflow.
+        n = n[has_mean]
+        d = d[has_mean]
+        a = a[has_mean]
+        # The ends solve a theta^2 - 2 n D theta + c = 0 (see the module).
         root = NORMAL_95 * np.sqrt(a * of_sums * of_sums + sd * sd * d * d)
-        theta = np.full(len(is_known), np.nan)
-        low = np.full(len(is_known), -most)
-        high = np.full(len(is_known), most)
-        theta[is_known] = np.clip(d / n, -most, most)
-        low[is_known] = np.clip((n * d - root) / a, -most, most)
-        high[is_known] = np.clip((n * d + root) / a, -most, most)
+        theta = np.full(len(has_mean), np.nan)
+        low = np.full(len(has_mean), -theta_max)
+        high = np.full(len(has_mean), theta_max)
+        theta[has_mean] = np.clip(d / n, -theta_max, theta_max)
+        low[has_mean] = np.clip((n * d - root) / a, -theta_max, theta_max)
+        high[has_mean] = np.clip((n * d + root) / a, -theta_max, theta_max)
         # In the unit of the numbers, and rounded: ends outwards, but not beyond the range.
         mean = self._rounded(np.rint, theta)
         low = np.clip(self._rounded(np.floor, low), *self._ends)

@@ -106,7 +106,7 @@ class TickSketches:
             slots=np.full(2 * _FIRST_ROWS, -1, dtype=np.int32),
             pairs=np.empty(_FIRST_ROWS, dtype=np.uint64),
             heights=np.empty(_FIRST_ROWS, dtype=np.int64),
-            behind=np.empty(_FIRST_ROWS, dtype=np.int32),
+            next_row=np.empty(_FIRST_ROWS, dtype=np.int32),
             first=np.empty(0, dtype=np.int32),
             number=np.empty(0, dtype=np.int64),
             lowered=np.empty(0, dtype=np.int64),
@@ -250,7 +250,7 @@ class TickSketches:
             table = table._replace(
                 pairs=with_capacity(table.pairs, rows),
                 heights=with_capacity(table.heights, rows),
-                behind=with_capacity(table.behind, rows),
+                next_row=with_capacity(table.next_row, rows),
             )
         self._table = table
         if 2 * rows > len(table.slots):

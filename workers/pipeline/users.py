@@ -201,18 +201,23 @@ def count_pairs(
     numbers: Codes,
     counted: Longs,
 ) -> int:
-    """Write how much each row of `events[from_event:]` counts to `counted` (m,).
+    """Write how much each row of `events[from_event:]` counts, within its user's bounds.
 
-    `owners` (n,) has the users' numbers; `bounds` are the maximum pairs per user and count per
-    pair; where the latter is 0, a pair that counted before counts as -1: there is nothing to store.
-    `numbers` (m,) is scratch for the rows' pairs. Stop when the table is full; return the place in
-    `events` to resume from, or their number.
+    Args:
+        table: changed: new pairs, and the counts of known ones.
+        bounds: the maximum of pairs per user, and of counts per pair; if the latter is 0 (unique
+            users), a pair that counted before counts as -1: there is nothing to store.
+        owners: (n,), the number of each event's user in the table.
+        numbers: (m,), scratch: the number of each row's pair in the table.
+        counted: (m,), written, where a row counts.
+
+    Stops when the table is full; returns the place in `events` to resume from, or their number.
     """
     used = table.used
     slots = table.pair_slots
     marks = table.pair_marks
     sizes = table.sizes
-    of_pair = table.owners
+    pair_owners = table.owners
     digests = table.pairs
     counts = table.counts
     seed = table.seed[0]
@@ -220,7 +225,7 @@ def count_pairs(
     number = batch.number
     pairs = batch.pairs
     amounts = batch.amounts
-    (most, max_count) = bounds
+    (max_pairs, max_count) = bounds
     mask = len(slots) - 1
     for start in range(from_event, len(events), BLOCK_EVENTS):
         block = events[start : start + BLOCK_EVENTS]
@@ -233,23 +238,23 @@ def count_pairs(
         for event in block:
             for row in range(first[event], first[event] + number[event]):
                 guess = max(numbers[row], 0)
-                if of_pair[guess] != owners[event] or digests[guess] != pairs[row]:
+                if pair_owners[guess] != owners[event] or digests[guess] != pairs[row]:
                     numbers[row] = -1
         for i in range(len(block)):
             event = block[i]
-            if sizes[1] + number[event] > len(of_pair):
+            if sizes[1] + number[event] > len(pair_owners):
                 return start + i
             for row in range(first[event], first[event] + number[event]):
                 owner = owners[event]
                 amount = amounts[row] if len(amounts) else 1
-                if amount <= 0 or (max_count == 1 and used[owner] >= most):
+                if amount <= 0 or (max_count == 1 and used[owner] >= max_pairs):
                     # With max_count 1, every pair of a user at the limit has counted or never will.
                     continue
                 pair = numbers[row]
                 if pair < 0:
                     hashed = spread(pairs[row], np.uint64(owner), seed)
                     slot = pair_slot(
-                        slots, marks, of_pair, digests, hashed, owner, pairs[row]
+                        slots, marks, pair_owners, digests, hashed, owner, pairs[row]
                     )
                     pair = slots[slot] if marks[slot] else -1
                 if pair >= 0:
@@ -258,11 +263,11 @@ def count_pairs(
                     elif max_count > 1:
                         counted[row] = min(amount, max_count - counts[pair])
                         counts[pair] += counted[row]
-                elif used[owner] < most:
+                elif used[owner] < max_pairs:
                     pair = sizes[1]
                     slots[slot] = pair
                     marks[slot] = mark(hashed)
-                    of_pair[pair] = owner
+                    pair_owners[pair] = owner
                     digests[pair] = pairs[row]
                     counted[row] = min(amount, max(max_count, 1))
                     if max_count > 1:
@@ -418,7 +423,7 @@ class UserEpoch:
         self.rows = 0
 
     def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
-        """Count the stored blocks, given with their names, again: the table is as it was."""
+        """Restore the table from stored (name, block) pairs, by counting their rows again."""
         for name, value in stored:
             rows = _decode(value)
             # Each row as an event of its own.
@@ -457,7 +462,7 @@ def _new_table(max_count: int) -> Table:
 
 
 def _grow_users(table: Table) -> Table:
-    """Return the table with room for more users, of which it has the same."""
+    """Return the table with its users, and room for at least one more."""
     users = int(table.sizes[0])
     room = _room(users, 1)
     # Reallocated in place where possible: a copy would need both at once.
@@ -473,7 +478,7 @@ def _grow_users(table: Table) -> Table:
 
 
 def _grow_pairs(table: Table, rows: int) -> Table:
-    """Return the table with room for so many more pairs, of which it has the same."""
+    """Return the table with its pairs, and room for `rows` more."""
     pairs = int(table.sizes[1])
     room = _room(pairs, rows)
     table.owners.resize(room, refcheck=False)
@@ -556,7 +561,10 @@ class Users:
         return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_PENDING_MAX
 
     def charge(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
-        """Charge rows to users in event order, unless the epoch is -1; return what counts (m,)."""
+        """Charge the rows of a batch to its users, in event order; return what each counts (m,).
+
+        `epochs` (n,) are those of the events, -1 for one that does not count.
+        """
         counted = np.zeros(len(batch.pairs), dtype=np.int64)
         order = np.argsort(epochs, kind="stable")
         for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):

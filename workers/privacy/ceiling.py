@@ -117,7 +117,7 @@ def generations_of(
                 failures=failures,
                 pure=accounting == "pure",
                 gaussian=accounting == "gaussian",
-                once=float(bounds_rho) if isinstance(bounds_rho, str) else 0.0,
+                sample_rho=float(bounds_rho) if isinstance(bounds_rho, str) else 0.0,
                 overlap=1.0 if period is None else period.overlap,
             ),
             None if grid.horizon is None else grid.horizon * grid.tick_ms,
@@ -328,7 +328,7 @@ class Ceiling:
             for charge, count in zip(charges, counts, strict=True)
             if count
         ]
-        sampled = [charge for charge in charges if charge.cost.once]
+        sampled = [charge for charge in charges if charge.cost.sample_rho]
         if any(one.unit != self.unit for one in (*(one for one, _ in paid), *sampled)):
             return None  # a promise to events is none to users, and vice versa
         if self.unit == "user":
@@ -395,7 +395,7 @@ def parts_of(
     for charge, count in zip(charges, counts, strict=True):
         if count:
             yield charge, replace(charge.cost, times=1 if unit == "event" else count)
-        elif charge.cost.once:
+        elif charge.cost.sample_rho:
             yield charge, sample_of(charge.cost)
 
 

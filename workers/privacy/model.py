@@ -249,8 +249,8 @@ class WindowPlan(Record, frozen=True, kw_only=True):
                 noise of this window for any budget, on one scale
     tested_for  ticks after its last event for which a hidden label is tested for this window
     likely_from true count shown with probability 95 % at any one tick
-    kept        sums that are kept for an item with events in all of the window
-    alone       None if it is the only window
+    kept        how many partial sums are stored for an item with events in all of the window
+    alone       its noise if it were the histogram's only window; None if it is
     """
 
     series: str

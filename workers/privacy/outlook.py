@@ -91,7 +91,7 @@ def outlook_of(
             (charge for charge in fixed if charge.generation_id == generation), None
         )
         if charge is None:
-            charge = _new(settings, config, newest)
+            charge = _new_charge(settings, config, newest)
         else:
             fixed.remove(charge)
         running.append(charge)
@@ -123,8 +123,11 @@ def _newest(state: ReleaseProgress) -> int:
     return max(ends, default=-EVER)
 
 
-def _new(settings: Settings, config: HistogramConfig, newest: int) -> Charge:
-    """Return the charge of a histogram that begins with the epoch of the newest tick."""
+def _new_charge(settings: Settings, config: HistogramConfig, newest: int) -> Charge:
+    """Return the charge, of no epoch yet, of a histogram that begins in the newest tick's epoch.
+
+    `newest` is the end of that tick, in ms.
+    """
     [charge] = charges_in(settings, [config])
     epoch = 1
     if charge.epoch_ms is not None:
@@ -242,7 +245,7 @@ def _second(
         middle = (low + high) // 2
         epsilon = _EPSILONS[middle]
         try:
-            second = _new(
+            second = _new_charge(
                 settings, structs.replace(config, epsilon=epsilon, rho=None), newest
             )
         except SettingsError:  # too small for this mechanism

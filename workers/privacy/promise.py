@@ -36,7 +36,10 @@ Values = Mapping[str, object]
 
 
 def promise_settings(settings: Settings) -> dict[str, Values]:
-    """Return the settings by section: "worker", "events", "privacy", "histogram NAME"."""
+    """Return the settings that the promise depends on, by section.
+
+    Sections are "worker", "events", "privacy", and "histogram NAME" for each.
+    """
     users = _OF_USERS if settings.privacy.unit == "user" else ()
     events = msgspec.to_builtins(settings.events)
     sections: dict[str, Values] = {

@@ -185,6 +185,7 @@ def public_budget(
 def _ceiling(
     settings: Settings, states: Sequence[ReleaseProgress], others: Sequence[Charge]
 ) -> PublicCeiling | None:
+    """Return the ceiling of the settings, if any, and what it still allows."""
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
         return None

@@ -332,18 +332,22 @@ def total_of(
     # Users, or too many combinations: take everything.
     choices: list[tuple[list[Entry], str | None]] = [(everything, None)]
     if unit == "event":
-        sets = [_sets(entries, owners) for entries, owners in published if entries]
-        if math.prod(map(len, sets)) <= _CHOICES_MAX:
+        payers = [
+            _payers_of_an_event(entries, owners)
+            for entries, owners in published
+            if entries
+        ]
+        if math.prod(map(len, payers)) <= _CHOICES_MAX:
             choices = [
                 (list(chain(*(group for group, _ in choice))), choice[0][1])
-                for choice in product(*sets)
+                for choice in product(*payers)
             ]
     costs = []
     sampled = []
     for group, _ in choices:
         counted = {id(entry) for entry in group}
         others = [entry for entry in everything if id(entry) not in counted]
-        sampled.append([entry for entry in others if entry.charge.cost.once])
+        sampled.append([entry for entry in others if entry.charge.cost.sample_rho])
         samples = samples_of(entry.charge.cost for entry in others)
         costs.append([*(entry.charged for entry in group), *samples])
     worst, joint = worst_group(costs)
@@ -380,51 +384,52 @@ def person_loss(
     running = [entry for entry in published if entry.status != "ended"] or published
     groups = [running]
     if unit == "event":
-        groups = [group for group, _ in _sets(running, owners)]
+        groups = [group for group, _ in _payers_of_an_event(running, owners)]
     return spans_of(*([entry.charge for entry in group] for group in groups))
 
 
-def _sets(
+def _payers_of_an_event(
     entries: Sequence[Entry], owners: Owners
 ) -> list[tuple[list[Entry], str | None]]:
-    """Return every set of generations that may count one event, with its stream key if declared.
+    """Return every group of generations that may count the same event.
 
-    It has those that serve the key, lie in its owner partition and published at the same time.
+    That is, which serve its stream key, in its owner partition, at the same time. With each group
+    comes the stream key, if it is a declared one.
     """
     charges = [entry.charge for entry in entries]
     several_fields = len({charge.key_field for charge in charges}) > 1
-    paid_in: dict[tuple[int | None, frozenset[int]], str | None] = {}
-    for key, paid in charges_by_key(charges):
+    # By owner partition (None: any) and the entries, by index, that serve a stream key.
+    served: dict[tuple[int | None, frozenset[int]], str | None] = {}
+    for key, serving in charges_by_key(charges):
         partitions: Iterable[int | None] = range(owners.number)
         if several_fields:
             # The event has a stream key and an owner partition per field.
             partitions = [None]
         elif key is not None:
-            # One key may have moved; at each time it lay with one of these.
+            # The key may have moved between these when there came to be more owners.
             partitions = [owner_of(key, number) for number in owners.numbers]
         for owner in partitions:
-            paid_in.setdefault((owner, paid), key)
-    sets: dict[frozenset[int], str | None] = {}
-    for (owner, paid), key in paid_in.items():
-        for group in _at_one_time(entries, paid, owner):
-            sets[group] = key
-    if not sets:
+            served.setdefault((owner, serving), key)
+    groups: dict[frozenset[int], str | None] = {}
+    for (owner, serving), key in served.items():
+        for group in _at_one_time(entries, serving, owner):
+            groups[group] = key
+    if not groups:
         # No declared key lies with the owners that have published: take everything.
-        sets[frozenset(range(len(entries)))] = None
+        groups[frozenset(range(len(entries)))] = None
     # Of equally large ones, the last is stated.
     return [
-        ([entries[i] for i in sorted(group)], sets[group])
-        for group in sorted(sets, key=sorted, reverse=True)
+        ([entries[i] for i in sorted(group)], groups[group])
+        for group in sorted(groups, key=sorted, reverse=True)
     ]
 
 
 def _at_one_time(
     entries: Sequence[Entry], serving: Iterable[int], owner: int | None
 ) -> Iterator[frozenset[int]]:
-    """Yield sets of generations, by index, that published at the same time.
+    """Yield groups of entries, by index among `serving`, that published at the same time.
 
-    Only what lies in partition `owner` counts; None: in any. `serving` are the generations that
-    serve the event's stream key.
+    Only what an owner partition published counts; None: any.
     """
     spans = [
         (
@@ -492,12 +497,15 @@ def remaining_budget(
 
 
 def _rho_left(
-    ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow
+    ceiling: Ceiling, paid: Sequence[PrivacyCost], fullest: FullestWindow
 ) -> float:
-    """Return the largest rho, by bisection, that the fullest period still has room for."""
+    """Return the largest rho, by bisection, that the fullest period still has room for.
+
+    `paid` is what one event or user pays in it.
+    """
     low = 0.0
     high = 1e4
-    if not ceiling.holds(held.epsilon):
+    if not ceiling.holds(fullest.epsilon):
         return 0.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -568,10 +576,13 @@ def budget_of(
     unit = settings.privacy.unit
     generations = generations_in(settings)
     begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
+    state: Literal["there", "empty", "missing"] = "missing"
+    if states is not None:
+        state = "there" if any(states) else "empty"
     return Budget(
         worker=settings.worker.name,
         unit=unit,
-        state="missing" if states is None else "there" if any(states) else "empty",
+        state=state,
         histograms=tuple(
             HistogramSpending(
                 name=name,

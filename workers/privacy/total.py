@@ -48,7 +48,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
 from itertools import chain, product
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 from msgspec import structs
 
@@ -140,14 +140,16 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def sample_of(cost: PrivacyCost) -> PrivacyCost:
-    """Return what the sample of a cost with `once` costs an event that counts in nothing else."""
-    epsilon = epsilon_of(cost.once, cost.delta, gaussian=True)
-    return PrivacyCost(cost.once, epsilon, cost.delta, gaussian=True, once=cost.once)
+    """Return what a cost with `sample_rho` costs an event that is only in the sample."""
+    epsilon = epsilon_of(cost.sample_rho, cost.delta, gaussian=True)
+    return PrivacyCost(
+        cost.sample_rho, epsilon, cost.delta, gaussian=True, sample_rho=cost.sample_rho
+    )
 
 
 def samples_of(costs: Iterable[PrivacyCost]) -> list[PrivacyCost]:
     """Return what the samples among `costs` cost an event that none of them counts."""
-    return [sample_of(cost) for cost in costs if cost.once]
+    return [sample_of(cost) for cost in costs if cost.sample_rho]
 
 
 def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
@@ -210,7 +212,7 @@ def group_loss(
     if events < 1:
         raise ValueError(f"events = {events}: must be at least 1")
     in_all = events * epochs
-    together = in_all if endless or any(cost.once for cost in costs) else events
+    together = in_all if endless or any(cost.sample_rho for cost in costs) else events
     if together == 1 and all(cost.times == 1 for cost in costs):
         joint = compose([*costs, *endless])
         return joint.epsilon, joint.delta
@@ -247,10 +249,10 @@ class _Counted(NamedTuple):
     @property
     def rho(self) -> Fraction:
         """The cost of all epochs, and of the sample, for the person."""
-        once = Fraction(self.cost.once)
+        of_sample = Fraction(self.cost.sample_rho)
         epochs = self.cost.times * self.cost.together
-        by_epoch = (Fraction(self.cost.rho) - once) * epochs
-        return by_epoch * self.events**2 + once * self.in_all**2
+        of_epochs = (Fraction(self.cost.rho) - of_sample) * epochs
+        return of_epochs * self.events**2 + of_sample * self.in_all**2
 
 
 def conversion_delta(costs: Sequence[PrivacyCost]) -> float:
@@ -271,51 +273,48 @@ def group_failure(probability: float, rho: float, events: int) -> float:
 
 
 def stated_cost(
-    mechanism: str, rho: float, epsilon: float, delta: float, once: float = 0.0
+    mechanism: str, rho: float, epsilon: float, delta: float, sample_rho: float = 0.0
 ) -> PrivacyCost:
-    """Return the cost that a snapshot of a mechanism states, with the parts of delta.
+    """Return the cost of an epoch whose snapshots state these figures; to add up what was spent.
 
-    `once` is what the settings say of a sample (`PrivacyCost.once`).
-
-    A snapshot does not state the parts: they are worked out here, never too small. What the
-    conversion of rho does not need counts as failures: the mechanism's own figure, or slightly
-    more. If epsilon may be pure, all of it counts as sampling error too.
+    A snapshot does not state the parts of its delta, so they are bounded here, never too small:
+    what the conversion of rho does not need counts as failures. `sample_rho` is that of the
+    settings: no snapshot states it.
     """
     if delta <= 0:
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
     config = MECHANISMS.get(mechanism)
     gaussian = config is not None and config.about.gaussian
-    # Less by far more than the nine digits of epsilon are off.
+    # The stated epsilon has nine digits: this subtracts far more than that is off.
     conversion = delta_of(rho, epsilon, gaussian=gaussian) * (1 - 1e-8)
+    rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
     if gaussian:
-        rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
-        # All of a known domain's delta converts rho.
-        known = config is not None and config.lists_labels({})
-        failures = () if known else (("discovery", rest),)
+        # With a known domain, all of delta converts rho.
+        known_domain = config is not None and config.lists_labels({})
         return PrivacyCost(
             rho,
             epsilon,
             delta,
-            failures=failures,
+            failures=() if known_domain else (("discovery", rest),),
             gaussian=True,
-            once=min(once, rho),
+            sample_rho=min(sample_rho, rho),
         )
     numerical = delta * NUMERICAL_SHARE
     if conversion >= delta - numerical:
-        # Epsilon converts nothing; delta may be what a threshold shows.
-        shows = config is not None and config.about.rule == "each"
-        name = "discovery" if shows else NUMERICAL
+        # Nothing is left for failures, so epsilon is pure, and all of delta is a failure:
+        # of the threshold, if items are shown by one, else of sampling.
+        has_threshold = config is not None and config.about.rule == "each"
+        name = "discovery" if has_threshold else NUMERICAL
         return PrivacyCost(rho, epsilon, delta, failures=((name, delta),), pure=True)
-    rest = float_up(Fraction(delta) - Fraction(conversion))
-    halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
-    # Epsilon may be pure and delta sampling error only; a snapshot does not state which.
+    # If epsilon is pure, all of the rest may be sampling error; a snapshot does not say so.
     may_be_pure = config is not None and config.about.may_be_pure
-    samplers = rest if may_be_pure and not halved else numerical
+    is_for_discovery = abs(rest / delta - 0.5) < 0.01  # which takes half of delta
+    sampling = rest if may_be_pure and not is_for_discovery else numerical
     return PrivacyCost(
         rho,
         epsilon,
         delta,
-        failures=((NUMERICAL, samplers), ("discovery", max(rest - numerical, 0.0))),
+        failures=((NUMERICAL, sampling), ("discovery", max(rest - numerical, 0.0))),
     )
 
 
@@ -528,12 +527,15 @@ def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
         epsilon, delta = _most(parts, events, epochs)
         void = is_void(epsilon, delta)
         losses.append(Loss(events=events, epsilon=epsilon, delta=delta, void=void))
-    without = [charge.never for charge in chain(*groups)]
+    lack_epochs = [charge.never for charge in chain(*groups)]
+    without_epochs: Literal["all", "some", "none"] = "none"
+    if any(lack_epochs):
+        without_epochs = "all" if all(lack_epochs) else "some"
     return Span(
         days=days,
         epochs=epochs,
         losses=tuple(losses),
-        without_epochs="all" if all(without) else "some" if any(without) else "none",
+        without_epochs=without_epochs,
     )
 
 
@@ -641,13 +643,7 @@ def _heading(span: Span) -> str:
         return "ever"
     if span.days is None:
         return "an epoch"
-    name = (
-        "a day"
-        if span.days == 1
-        else "a year"
-        if span.days == 365
-        else f"{span.days} days"
-    )
+    name = {1: "a day", 365: "a year"}.get(span.days, f"{span.days} days")
     return f"{name}: {span.epochs:,} epoch{'s' if span.epochs > 1 else ''}"
 
 

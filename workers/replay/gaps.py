@@ -7,6 +7,7 @@ empty snapshots as there are ticks between them.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class EventTimes:
 
     def __init__(self, histograms: Sequence[HistogramConfig]) -> None:
         self._least_ms = EMPTY_TICKS_TOLD * min(config.tick_ms for config in histograms)
-        # Disjoint, in order, at least `_least_ms` apart.
+        # First and last time, and events: disjoint, in order, at least `_least_ms` apart.
         self._intervals: list[tuple[int, int, int]] = []
 
     def __repr__(self) -> str:
@@ -78,14 +79,12 @@ class EventTimes:
     def gaps(self) -> list[Gap]:
         """Return the gaps between the intervals, in order."""
         total = sum(number for _, _, number in self._intervals)
-        before = 0
-        between = []
-        for interval, following in zip(
-            self._intervals, self._intervals[1:], strict=False
-        ):
-            before += interval[2]
-            between.append(Gap(interval[1], following[0], before, total - before))
-        return between
+        events_before = 0
+        gaps = []
+        for (_, last, number), (first, _, _) in pairwise(self._intervals):
+            events_before += number
+            gaps.append(Gap(last, first, events_before, total - events_before))
+        return gaps
 
 
 def empty_ticks(gap: Gap, config: HistogramConfig) -> int:

@@ -650,20 +650,22 @@ class ParquetRows(ParquetLines):
         self._items = _column(view.items)
         self._time = _column(shape.time)
         self._user = None if shape.user is None else _column(shape.user)
-        number = metadata.num_row_groups
+        groups = metadata.num_row_groups
         texts = [field.name for field in schema if is_text(field.type)]
-        if metadata.num_rows >= number * GROUP_ROWS:
-            self._groups = [[group] for group in range(number)]
+        # Large row groups are read one by one.
+        if metadata.num_rows >= groups * GROUP_ROWS:
+            self._groups = [[group] for group in range(groups)]
             texts += _texts_in(self._items, schema, metadata)
         # malloc keeps freed batch memory; pyarrow's own pool faults it in again.
         pa.set_memory_pool(pa.system_memory_pool())
         super().__init__(settings, name, file, metadata, texts)
-        kind = schema.field(self._items).type
-        self._map = types.is_map(kind)
-        members = _members(kind.value_type) if is_list(kind) else None
+        items_type = schema.field(self._items).type
+        self._map = types.is_map(items_type)
+        # Of a list of structures the names of their label and count.
         self._members: list[str] | None = None
-        if members is not None:
-            self._members = [kind.value_type.field(i).name for i in members]
+        element_type = items_type.value_type if is_list(items_type) else None
+        if element_type is not None and (members := _members(element_type)) is not None:
+            self._members = [element_type.field(i).name for i in members]
         declared = declared_keys(settings)[self._view]
         self._coder = LabelEncoder(Names())
         self._keys = TextColumn(Names(declared or ()), declared)

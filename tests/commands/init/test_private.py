@@ -126,7 +126,7 @@ def test_a_histogram_pays_for_its_bounds(kind: str) -> None:
     """The counters get the rest, and the stated cost is both: never the counters' alone."""
     plain = settings(kind)
     charged = settings(kind, bounds_rho=0.01)
-    assert charged.cost().once == 0.01
+    assert charged.cost().sample_rho == 0.01
     assert charged.cost().failures == plain.cost().failures
     high = charged.threshold(64)
     low = plain.threshold(64)

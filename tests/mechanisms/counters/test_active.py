@@ -103,7 +103,7 @@ def test_periods_of_one_user_cost_at_most_the_overlap_times_their_sum() -> None:
     for window, period in ((6, 6), (6, 2), (9, 4)):
         counter = counter_of(window, 1, period)
         levels = counter.levels
-        reach = counter.reach
+        reach = counter.most_ticks
         single = active.cost_of(levels, period + reach - 1)
         for number in (1, 2, 3, 8, 20):
             for step in (1, 2, 5):

@@ -21,6 +21,7 @@ from workers.mechanisms.counters.line import (
     SCALED,
     LineColumns,
     LineCounter,
+    WindowShape,
     cost_of,
     levels_of,
     line_counters,
@@ -122,7 +123,7 @@ def test_a_weight_off_by_two_percent_costs_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for level in range(6):
-        counter = thawed(LineCounter(30, 1, 5, None, RHO))
+        counter = thawed(LineCounter(WindowShape(30, 1, 5), RHO))
         variances = list(counter._variances)
         variances[level] /= Fraction(102, 100)
         monkeypatch.setattr(counter, "_variances", variances)
@@ -138,7 +139,7 @@ def counted(counter: LineCounter, t: int) -> list[int]:
     whole = unit(levels) * 8**levels
     noise = counter.nodes(t)
     found = []
-    for tick in range(t - 2 * counter.reach - 5, t + counter.reach + 5):
+    for tick in range(t - 2 * counter.most_ticks - 5, t + counter.most_ticks + 5):
         # Tick 1 of a counter is the record's tick 0.
         nodes = event(tick - 1 + counter.offset, levels)
         share = sum(factor * nodes.get(node, 0) for node, factor in noise.items())
@@ -153,12 +154,12 @@ def test_the_noise_of_a_window_is_that_of_its_ticks(
     windows: list[int], hops: list[int]
 ) -> None:
     for counter in line_counters(windows, hops, RHO):
-        for t in (1, 2, counter.window + 1, 5 * counter.reach + 3):
+        for t in (1, 2, counter.window + 1, 5 * counter.most_ticks + 3):
             assert counted(counter, t) == [*range(counter.begin(t) + 1, t + 1)]
 
 
 def test_a_begin_off_by_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    counter = thawed(LineCounter(7, 2, 4, None, RHO))
+    counter = thawed(LineCounter(WindowShape(7, 2, 4), RHO))
     begin = counter.begin
     right = [*range(begin(33) + 1, 34)]
     for off in (-1, 1):
@@ -177,7 +178,7 @@ def test_a_window_is_a_difference_of_two_places_of_the_path(
         for t in [*range(1, (3 << levels) + 2, 1 + levels // 4), 2**40 - 1]:
             begin = counter.begin(t)
             assert begin % counter.hop == 0
-            assert counter.window <= t - begin <= counter.reach
+            assert counter.window <= t - begin <= counter.most_ticks
             assert begin + counter.hop > t - counter.window
             stated = difference(t + moved, begin + moved, levels)
             assert counter.nodes(t) == stated
@@ -233,7 +234,7 @@ def test_the_worst_tick_of_a_long_window_is_bounded_and_the_mean_close(
 
 def test_reach_levels_and_rest_are_those_of_the_record() -> None:
     (counter,) = line_counters([1_800], [16], RHO)
-    assert (counter.reach, counter.levels) == (1_815, 11)
+    assert (counter.most_ticks, counter.levels) == (1_815, 11)
     assert levels_of(1) == levels_of(2) == 1
     assert rest_of(11, 1_815) == 1_815 + 3 * 2**11 - 2
 
@@ -254,7 +255,7 @@ def test_a_window_that_cannot_be_is_refused(
     window: int, hop: int, levels: int, shortest: int | None, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        LineCounter(window, hop, levels, shortest, RHO)
+        LineCounter(WindowShape(window, hop, levels, shortest), RHO)
 
 
 # ---- noise

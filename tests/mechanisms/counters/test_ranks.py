@@ -92,7 +92,7 @@ def test_the_transform_and_the_covariance_are_those_of_the_coefficients(
     )
     of_buckets = np.diff(np.vstack((np.zeros(len(scaled.T)), scaled)), axis=0)
     assert transform.of_bucket == pytest.approx((of_buckets**2).sum(axis=1).max())
-    assert transform.reach >= np.abs(scaled).sum(axis=1).max()
+    assert transform.amplification >= np.abs(scaled).sum(axis=1).max()
 
 
 @pytest.mark.parametrize("levels", range(1, 13))

@@ -47,7 +47,7 @@ def table() -> set_sketches.SketchTable:
         slots=np.full(2 * ROOM, -1, dtype=np.int32),
         pairs=np.zeros(ROOM, dtype=np.uint64),
         heights=np.zeros(ROOM, dtype=np.int64),
-        behind=np.zeros(ROOM, dtype=np.int32),
+        next_row=np.zeros(ROOM, dtype=np.int32),
         first=np.full(1, -1, dtype=np.int32),
         number=np.zeros(1, dtype=np.int64),
         lowered=np.zeros(1, dtype=np.int64),

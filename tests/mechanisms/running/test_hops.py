@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from workers.arrays.types import Longs
-from workers.mechanisms.counters.line import LineCounter, levels_of
+from workers.mechanisms.counters.line import LineCounter, WindowShape, levels_of
 from workers.mechanisms.running.hops import HEAD, Entries, Hops, decode, encode
 from workers.runtime.errors import StateRefused
 
@@ -28,7 +28,7 @@ BOARDS = [
 
 def windows_of(board: Sequence[tuple[int, int]]) -> tuple[LineCounter, ...]:
     levels = levels_of(max(window + hop - 1 for window, hop in board))
-    return tuple(LineCounter(window, hop, levels, None, 0.1) for window, hop in board)
+    return tuple(LineCounter(WindowShape(*pair, levels), 0.1) for pair in board)
 
 
 class Run:

@@ -188,7 +188,7 @@ class Model:
             if item in self.shown or t <= left + watched + rest:
                 continue
             for i, window in enumerate(mechanism.windows):
-                remembered = window.reach + 3 * 2**window.levels - 2 - self._memory
+                remembered = window.most_ticks + 3 * 2**window.levels - 2 - self._memory
                 if last > t - remembered:
                     self.tested += 1
                     threshold = mechanism.threshold_of(i)
@@ -336,7 +336,7 @@ def test_a_period_adds_no_more_tests_than_are_paid_for() -> None:
     mechanism = users_of(windows=(5,), user_period=4, epsilon=1.0)
     [window] = mechanism.windows
     most = mechanism.period + mechanism.memory_of(0) - 1
-    assert most == 4 + window.reach + 3 * 2**window.levels - 3
+    assert most == 4 + window.most_ticks + 3 * 2**window.levels - 3
     model = Model(mechanism)
     for t in range(1, 200):
         tick = {("k", b"0", 1)} if t in (41, 44) else Tick()

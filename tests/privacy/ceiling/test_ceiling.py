@@ -211,7 +211,7 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
 
 def test_every_window_holds_the_samples_on_which_bounds_were_chosen() -> None:
     """A sampled event may lie before a histogram began, and have a key that it does not serve."""
-    cost = replace(COST, gaussian=True, once=0.002)
+    cost = replace(COST, gaussian=True, sample_rho=0.002)
     sampled = replace(charge(0, 10, unit="event", first=5, last=6), cost=cost)
     beside = charge(1, 10, unit="event", first=1, last=1)
     ceiling = Ceiling("event", 9.0, 1e-4, 10)

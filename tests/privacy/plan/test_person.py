@@ -342,7 +342,7 @@ def test_events_of_a_person_in_a_sample_count_together_in_all_epochs() -> None:
     """Not once in each epoch, which understated 30 daily events 30 times over."""
     whole = replace(unk(0.1, 1e-9), gaussian=True)
     once = whole.rho / 4
-    charge = Charge(replace(whole, once=once), DAY_MS)
+    charge = Charge(replace(whole, sample_rho=once), DAY_MS)
     left = conversion_delta([whole])
 
     def stated(k: int, epochs: int) -> float:

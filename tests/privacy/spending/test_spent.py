@@ -175,7 +175,7 @@ def test_the_sample_of_a_generation_is_charged_beside_every_other() -> None:
     given = settings(new)
     found = budget_of(given, [state([(new, 101, 151)], [(old, 1, 101)])])
     costs = [build(config).cost() for config in (old, new)]
-    assert costs[1].once == 1e-3
+    assert costs[1].sample_rho == 1e-3
     assert found.total is not None
     expected = compose([costs[0], sample_of(costs[1])], found.total.delta)
     assert found.total.epsilon == expected.epsilon

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -245,84 +245,80 @@ class Session:
 
         Return 0, or the exit code of a failed worker.
         """
-        path = find_flights()
+        flights_file = find_flights()
         with ExitStack() as stack:
             connection = self._connect(stack)
             child = stack.enter_context(Child())
             settings = child.prepare(settings_text(self._name, connection))
-            outputs = settings.output_topics
-            existing = describe(connection, [])
-            events = settings.events.topics.names
-            plan = plan_topics(
-                self._name, events, EMBEDDED_PARTITIONS, None, outputs, existing
-            )
-            created = create_missing(connection, plan, existing)
-            windows, since_midnight = settings.histograms
-            self._names = [windows.series[1].name, since_midnight.name]
-            self._promise = promise(settings)
-            exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=0, horizon=None))
-            series = [*windows.series, *since_midnight.series]
-            self._series = {one.name: windows.mechanism for one in windows.series}
-            self._series[since_midnight.name] = since_midnight.mechanism
-            self._boards = Boards(exact, [one.name for one in series], ORIGINS)
+            created = self._create_topics(connection, settings)
+            self._prepare(connection, settings, flights_file)
             # The settings file cannot name the embedded cluster.
             shown = replace(load_reader_settings(child.config), connection=connection)
             self._page = stack.enter_context(self._dashboard(shown)).url
-            producer = connection.producer(
-                None, **{"enable.idempotence": True, "linger.ms": 10}
-            )
-            ahead = None if self._chosen.bootstrap else EMBEDDED_AHEAD
-            self._generator = generator = Generator(
-                producer,
-                topic=str(settings.events.topics),
-                partitions=EMBEDDED_PARTITIONS,
-                rate=self._chosen.rate,
-                year=partial(flights, path),
-                exact=exact,
-                ahead=ahead,
-            )
-            # An ordinary downstream consumer: it sees only published snapshots.
-            consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
+            consumer = _consumer_of_all(connection, settings.output_topics)
             stack.callback(consumer.close)
-            consumer.assign(
-                [
-                    TopicPartition(topic, partition, OFFSET_BEGINNING)
-                    for topic, partition in product(outputs, range(EMBEDDED_PARTITIONS))
-                ]
-            )
             failed = False
-            ended = None
+            exit_code = None
             try:
                 if not stop.wanted():
                     child.start(connection.embedded)
-                    generator.start()
+                    self._generator.start()
                 failed = self._show(stop, child, consumer)
-                ended = child.exit_code
+                exit_code = child.exit_code
             finally:
                 if self._console.is_terminal and not stop.urgent():
                     self._console.print(
                         "Ending: the worker hands over ...", style="bright_black"
                     )
-                generator.stop()
+                self._generator.stop()
                 child.stop(hurry=stop.urgent)
                 if self._chosen.bootstrap:
                     self._print(
                         f"Left on {self._chosen.bootstrap}: topics {', '.join(created)}"
                     )
-            if generator.error is not None:
-                raise generator.error
+            if self._generator.error is not None:
+                raise self._generator.error
             if failed:
-                what = (
-                    f"has published nothing for {SILENCE_S:.0f} s"
-                    if ended is None
-                    else f"ended by itself with exit code {ended}"
-                )
-                log(f"the demo's worker {what}; the end of its log:")
-                for line in child.last_lines():
-                    print(f"  {line}", file=sys.stderr)
-                return ended if ended in (EXIT_EXPECTED, EXIT_FENCED) else EXIT_FAULT
+                return _report_failure(child, exit_code)
             self._summarize(stop)
             return 0
+
+    def _create_topics(self, connection: Connection, settings: Settings) -> list[str]:
+        """Create the demo's topics; return their names."""
+        existing = describe(connection, [])
+        plan = plan_topics(
+            self._name,
+            settings.events.topics.names,
+            EMBEDDED_PARTITIONS,
+            None,
+            settings.output_topics,
+            existing,
+        )
+        return create_missing(connection, plan, existing)
+
+    def _prepare(
+        self, connection: Connection, settings: Settings, flights_file: Path
+    ) -> None:
+        """Make what the demo shows, and the generator of its events."""
+        windows, since_midnight = settings.histograms
+        self._names = [windows.series[1].name, since_midnight.name]
+        self._promise = promise(settings)
+        self._series = {
+            series.name: config.mechanism
+            for config in settings.histograms
+            for series in config.series
+        }
+        exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=0, horizon=None))
+        self._boards = Boards(exact, list(self._series), ORIGINS)
+        self._generator = Generator(
+            connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10}),
+            topic=str(settings.events.topics),
+            partitions=EMBEDDED_PARTITIONS,
+            rate=self._chosen.rate,
+            year=partial(flights, flights_file),
+            exact=exact,
+            ahead=None if self._chosen.bootstrap else EMBEDDED_AHEAD,
+        )
 
     def _connect(self, stack: ExitStack) -> Connection:
         """Connect to the Kafka that was named, or start an embedded one."""
@@ -491,6 +487,29 @@ class Session:
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, soft_wrap=True)
+
+
+def _consumer_of_all(connection: Connection, topics: Iterable[str]) -> Consumer:
+    """Return an ordinary downstream consumer: it sees only published snapshots."""
+    consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
+    consumer.assign(
+        [
+            TopicPartition(topic, partition, OFFSET_BEGINNING)
+            for topic, partition in product(topics, range(EMBEDDED_PARTITIONS))
+        ]
+    )
+    return consumer
+
+
+def _report_failure(child: Child, exit_code: int | None) -> int:
+    """Print how the worker failed, and the end of its log; return the demo's exit code."""
+    what = f"has published nothing for {SILENCE_S:.0f} s"
+    if exit_code is not None:
+        what = f"ended by itself with exit code {exit_code}"
+    log(f"the demo's worker {what}; the end of its log:")
+    for line in child.last_lines():
+        print(f"  {line}", file=sys.stderr)
+    return exit_code if exit_code in (EXIT_EXPECTED, EXIT_FENCED) else EXIT_FAULT
 
 
 def run_demo(chosen: Demo) -> int:

@@ -345,6 +345,7 @@ class _Survey:
 
 
 def kind_of(value: object) -> Kind:
+    """Return what kind of JSON value this is."""
     # An int too, for Python.
     if isinstance(value, bool):
         return Kind.BOOLEAN

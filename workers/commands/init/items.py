@@ -64,24 +64,25 @@ class Range:
 def range_of(numbers: Sequence[float]) -> Range | None:
     """Return a range of round numbers around nearly all of `numbers`; None if there is none."""
     ordered = sorted(numbers)
-    outside = int(OUTLIERS * len(ordered))
-    low = ordered[outside]
-    high = ordered[-1 - outside]
-    middle = ordered[len(ordered) // 2]
+    outliers = int(OUTLIERS * len(ordered))
+    low = ordered[outliers]
+    high = ordered[-1 - outliers]
+    median = ordered[len(ordered) // 2]
     least_positive = next((number for number in ordered if number > 0), 0.0)
-    usual = ordered[max(outside, len(ordered) // 20)]
-    return range_around(low, max(least_positive, usual), middle, high)
+    twentieth = ordered[max(outliers, len(ordered) // 20)]
+    return range_around(low, max(least_positive, twentieth), median, high)
 
 
-def range_around(low: float, usual: float, middle: float, high: float) -> Range | None:
-    """Return buckets with round edges that cover `low` to `high`; None if there are none.
+def range_around(low: float, usual: float, median: float, high: float) -> Range | None:
+    """Return buckets with round edges for numbers from `low` to `high`; None if there are none.
 
-    `middle` is the median. Where the largest numbers are far above it, the buckets have one ratio,
-    and begin at `usual`, within six decades: there a few tiny numbers add no decades.
+    They are equally wide, unless the largest numbers are far above the median: then they have a
+    constant ratio and begin at `usual`, at most six decades below `high`. (A few tiny numbers below
+    would add decades of empty buckets.)
     """
     if low > high or not _is_usual(low, high):
         return None
-    if low >= 0 and middle > 0 and high > _SKEWED * middle:
+    if low >= 0 and median > 0 and high > _SKEWED * median:
         return _checked(_log(max(usual, high / 1e6), high))
     return _checked(_linear(low, high))
 
@@ -485,11 +486,12 @@ def _of_value(field: Field, where: str, *, named: bool) -> Iterator[ItemCandidat
     `named`: it is a link to something that has a name beside it.
     """
     measure = field.name_has(names.MEASURE)
-    most = max(_FEW, _REPEATED * field.number_of_values)
-    repeated = 1 < field.distinct <= most and not _unique(field)
-    if field.labels and repeated and not (field.whole and measure):
-        mostly_text = 2 * field.kinds[Kind.TEXT] > field.number_of_values
-        score = 50.0 if mostly_text else 35.0 if field.whole else 15.0
+    distinct_max = max(_FEW, _REPEATED * field.number_of_values)
+    repeats = 1 < field.distinct <= distinct_max and not _unique(field)
+    if field.labels and repeats and not (field.whole and measure):
+        score = 35.0 if field.whole else 15.0
+        if 2 * field.kinds[Kind.TEXT] > field.number_of_values:
+            score = 50.0
         score += _name_score(field) + min(5.0 * math.log10(field.distinct), 9.0)
         score -= 40.0 * _is_prose(field) + 35.0 * named
         yield ItemCandidate(

@@ -39,10 +39,15 @@ class Record:
 
 
 class Ends(NamedTuple):
-    """Records of some partitions: the newest, and the oldest unless they are among these.
+    """The first and the last committed records of some partitions, by partition, in offset order.
 
-    `cut`: large records left others out; `late`: time ran out before there were enough. `notes` say
-    where partitions end before their logs do.
+    Attributes:
+        newest: the last ones.
+        oldest: the first ones, without those that are in `newest`.
+        bounds: where a partition begins and ends.
+        notes: sentences about partitions whose committed records end before their logs do.
+        cut: the limit of bytes left some records out.
+        late: time ran out before enough were read.
     """
 
     newest: dict[Partition, list[Record]]
@@ -159,10 +164,15 @@ def _records_of(partition: int, records: Records) -> Iterator[Record]:
 class Sample:
     """Sampled records of a topic, by partition, in offset order.
 
-    `total` is the number of offsets in the topic, approximately its records. `stopped`: fewer
-    records were read than requested, because time ran out or they are large. `notes` say where
-    partitions end before their logs do. `bounds` are, by partition, the first offset and the end
-    of the committed records, and `newest` how many of its last records follow each other.
+    Attributes:
+        records: of a partition first its oldest, then, usually after a gap, its newest.
+        partitions: their number.
+        total: the number of offsets in the topic, approximately its records.
+        topics: all topics that the cluster shows.
+        stopped: fewer records were read than requested: time ran out, or they are large.
+        notes: sentences about partitions whose committed records end before their logs do.
+        bounds: by partition, the first offset and the end of the committed records.
+        newest: by partition, how many of its records are from the end.
     """
 
     records: list[Record]

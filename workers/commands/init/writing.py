@@ -159,6 +159,7 @@ def exact_bounds(draft: Draft) -> str:
 
 
 def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
+    """Write the section `events`: the topic, and the fields that are read."""
     lines.section("events")
     sample = draft.sample
     items = draft.items

@@ -482,8 +482,10 @@ class _Walk:
         """Return the log row of a default value that is no list or object."""
         if isinstance(value, str):
             return (slot, TEXT, *self.program.text(value))
-        if value is None or isinstance(value, bool):
-            return slot, NULL if value is None else TRUE if value else FALSE, -1, -1
+        if value is None:
+            return slot, NULL, -1, -1
+        if isinstance(value, bool):
+            return slot, TRUE if value else FALSE, -1, -1
         if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
             return slot, VALUE, value, -1
         if isinstance(value, float) and not math.isnan(value):
@@ -567,24 +569,23 @@ class AvroFormat(SchemaFormat[AvroProgram]):
         Scans every byte first: fastavro would allocate memory for 2^62 nulls, recurse without
         limit, and ignore trailing bytes.
         """
-        (writer, whole) = self._writers[number]
+        writer, root = self._writers[number]
         reader = self._reader
         stack = np.empty((NESTED_MAX, ops.FRAME), dtype=np.int64)
         data = np.frombuffer(payload, dtype=np.uint8)
         log = np.empty((0, 4), dtype=np.int64)
         scan = ops.Scan(data, 0, self.program, stack)
-        if ops.scan_record(scan, 0, len(data), whole, log, 0) == DECLINED:
+        if ops.scan_record(scan, 0, len(data), root, log, 0) == DECLINED:
             raise ValueError(NOT_AVRO)
-        bare = isinstance(writer.text, dict) and (
-            reader is None or isinstance(reader.text, dict)
-        )
+        # A bare type is read as the field of a record: see `as_field`.
+        schemas = [writer] if reader is None else [writer, reader]
+        are_records = all(isinstance(schema.text, dict) for schema in schemas)
+        texts = [
+            schema.text if are_records else schema.as_field() for schema in schemas
+        ]
         try:
-            found: Any = fastavro.schemaless_reader(
-                io.BytesIO(payload),
-                writer.text if bare else writer.as_field(),
-                None if reader is None else reader.text if bare else reader.as_field(),
-            )
+            record: Any = fastavro.schemaless_reader(io.BytesIO(payload), *texts)
         except Exception:  # noqa: BLE001
             # fastavro's schema resolution can raise almost any exception.
             raise ValueError(NOT_AVRO if reader is None else NOT_OF_READER) from None
-        return found if bare else found["value"]
+        return record if are_records else record["value"]

@@ -271,29 +271,37 @@ class _Walk:
         return row
 
     def _map(self, field: Any, node: Node, path: Path) -> list[int]:
-        """Return the row of a map, followed by that of its values; only simple maps are read."""
+        """Return the row of a map field, joined with that of its values.
+
+        A map is wanted as items (label -> count), or some of its keys are wanted as fields. Maps
+        that the scanner cannot read, such as those of messages, are left to the general reader.
+        """
         self.fit.possible(node)
         self.fit.impossible(Node(elements=node.elements), path, "a map")
         key = field.message_type.fields_by_name["key"]
         value = field.message_type.fields_by_name["value"]
-        head = node.slot if node.many else NO_SLOT
-        outer = NO_SLOT if node.many else node.slot
-        state = self.program.list_state()
-        row = _field(field, ops.MAP, head=head, outer=outer, state=state)
         for name, wanted in node.children.items():
             self.fit.possible(wanted)
             if value.type != ops.MESSAGE:
                 what = f"of type {_type_name(value)}"
                 self.fit.within(wanted, child(path, name), what)
-        slots = [(name, wanted.slot) for name, wanted in node.children.items()]
+        row = _field(
+            field,
+            ops.MAP,
+            head=node.slot if node.many else NO_SLOT,
+            outer=NO_SLOT if node.many else node.slot,
+            state=self.program.list_state(),
+        )
+        wanted_keys = [(name, wanted.slot) for name, wanted in node.children.items()]
         has_plain_types = key.type == ops.STRING and value.type != ops.MESSAGE
-        is_opened_once = not (node.many and slots)
-        if not has_plain_types or not is_opened_once or len(slots) > ops.BITS_MAX:
+        wanted_twice = node.many and wanted_keys
+        if not has_plain_types or wanted_twice or len(wanted_keys) > ops.BITS_MAX:
             row[ops.TYPE] = ops.DECLINE
             return row
-        row[ops.INNER], row[ops.COUNT] = self.program.names(slots)
+        row[ops.INNER], row[ops.COUNT] = self.program.names(wanted_keys)
         inner, count = self._enum(value.enum_type) if value.type == ops.ENUM else (0, 0)
         value_row = _field(value, value.type, inner=inner, count=count)
+        # A map's value has no field number of its own.
         return [*row, 0, *value_row[1:]]
 
     def _enum(self, kind: Any) -> tuple[int, int]:
@@ -445,21 +453,22 @@ def _object(message: Any, node: Node | None) -> dict[str, object]:
         if not field.is_repeated:
             values[name] = _value(field, content, inner)
         elif _is_map(field):
-            value = field.message_type.fields_by_name["value"]
-            named = {_name(key): each for key, each in content.items()}
-            values[name] = {
-                key: _value(value, each, inner and inner.children.get(key, UNWANTED))
-                for key, each in named.items()
-            }
+            value_field = field.message_type.fields_by_name["value"]
+            entries: dict[str, object] = {}
+            for key, value in content.items():
+                key_name = _name(key)
+                wanted = inner and inner.children.get(key_name, UNWANTED)
+                entries[key_name] = _value(value_field, value, wanted)
+            values[name] = entries
         else:
-            of = inner and (inner.elements or UNWANTED)
-            values[name] = [_value(field, each, of) for each in content]
+            elements = inner and (inner.elements or UNWANTED)
+            values[name] = [_value(field, value, elements) for value in content]
     return values
 
 
 def _name(key: object) -> str:
     """Return a map's key as JSON has it, a text."""
-    return ("true" if key else "false") if isinstance(key, bool) else str(key)
+    return str(key).lower() if isinstance(key, bool) else str(key)
 
 
 def _value(field: Any, value: Any, node: Node | None) -> object:

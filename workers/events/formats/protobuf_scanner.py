@@ -188,26 +188,31 @@ def scalar(scan: Scan, row: int, pos: int, stop: int) -> tuple[int, int, int, in
 
 @checked_part
 def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
-    """Log the head of a list or map at its first value; DECLINED if its rows are not contiguous."""
+    """Count a value in the head row of its list or map, which is logged at the first value.
+
+    Return the rows used; DECLINED if other rows were logged since the value before.
+    """
     fields = scan.program.fields
     lists = scan.lists
     state = fields[row, STATE]
+    has_head = fields[row, HEAD] >= 0
     if lists[state, L_HEAD] < 0:
         lists[state, L_HEAD] = used
         if fields[row, OUTER] >= 0:
             used = put(log, used, fields[row, OUTER], kinds.OTHER, -1, -1)
-        if fields[row, HEAD] >= 0:
+        if has_head:
             lists[state, L_HEAD] = used
             kind = kinds.MAP if fields[row, TYPE] == MAP else kinds.LIST
             used = put(log, used, fields[row, HEAD], kind, 0, -1)
-    elif (
-        fields[row, HEAD] >= 0
-        and lists[state, L_END] != used
-        # Fields of messages in a list have their own slots.
-        and (fields[row, TYPE] != MESSAGE or fields[row, SLOT] == fields[row, HEAD])
-    ):
-        return DECLINED
-    if used > 0 and fields[row, HEAD] >= 0:
+    elif has_head and lists[state, L_END] != used:
+        # Fields of the messages in a list are logged in between: they have their own slots.
+        has_own_slots = (
+            fields[row, TYPE] == MESSAGE and fields[row, SLOT] != fields[row, HEAD]
+        )
+        if not has_own_slots:
+            return DECLINED
+    # Unless the log is full.
+    if used > 0 and has_head:
         log[lists[state, L_HEAD], START] += 1
     return used
 

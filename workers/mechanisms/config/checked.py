@@ -46,6 +46,8 @@ class Rule(NamedTuple):
 
 # Base of records that check each field, and then `complaints`, when they are made.
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base class of records that check their fields, by `rules`, when they are made."""
+
     def __post_init__(self) -> None:
         """Check each field by its rule, then all together; raise ValueError for the first fault."""
         for rule in rules(type(self)):

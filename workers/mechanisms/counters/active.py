@@ -11,7 +11,7 @@ A user who stays changes a(t) for as long: no charge covers a life, and one that
 buy nothing of a path that walks. So the promise is for one user and period.
 
     Symbol      Here
-    W, g, r     `window`, `hop` and `reach`, as in `line`
+    W, g, r     `window`, `hop` and `most_ticks`, as in `line`
     P           `period`, ticks: events of one user in one period are protected together. P <= W,
                 so that emptying them changes a(t) by 1 in a single interval, of at most
                 P + r - 1 ticks
@@ -103,8 +103,8 @@ class ActiveCounter(WindowCounter):
             raise ValueError(
                 f"period = {period}: must be from 1 to the window's {window} ticks"
             )
-        reach = window + hop - 1
-        ticks = period + reach - 1
+        most_ticks = window + hop - 1
+        ticks = period + most_ticks - 1
         levels = levels_of(ticks)
         if levels > MOST_LEVELS:
             raise ValueError(
@@ -118,8 +118,8 @@ class ActiveCounter(WindowCounter):
         # n periods are in at most n groups of `together` periods that follow each other. Emptying a
         # group changes one interval; those of every `classes`-th group share no node.
         together = (window // period) * period
-        classes = 1 + math.ceil(Fraction((4 << levels) + reach - 1, together))
-        of_group = cost_of(levels, together + reach - 1)
+        classes = 1 + math.ceil(Fraction((4 << levels) + most_ticks - 1, together))
+        of_group = cost_of(levels, together + most_ticks - 1)
         self.overlap = classes * of_group / cost
         self._curve = ActiveCurve(tuple(map(float, self._variances)))
         self.fixed = fixed_point(

@@ -366,22 +366,22 @@ class FixedPoint(NamedTuple):
 
 
 def fixed_point(
-    sd: float, parts: float, reach: float, divisions: int = 0
+    sd: float, parts: float, largest: float, divisions: int = 0
 ) -> FixedPoint:
     """Return the units in which a cache keeps noise, and the error of a sum of nodes in them.
 
     Args:
         sd: the largest of a node.
         parts: the absolute coefficients of a sum add up to at most this.
-        reach: of what a row keeps, absolute coefficients times their sd add up to at most this; so
-            it fits its type.
+        largest: of a number that a row keeps, absolute coefficients times their sd add up to at
+            most this, so it fits its type.
         divisions: how many divisions of a sum are rounded down, each off by one unit.
 
     A node is off by at most 1 + ROUGH_ERROR sd 2^point units. The factor allows for floats: up to
     5,000 roundings of a node, or of a sum it is in, by 6.4 2^-53 sd each.
     """
     # The most bits behind the point with which the largest number fits 32 bits.
-    point = min(31 - math.ceil(math.log2(normal.LARGEST * reach + 1)), _MOST_POINT)
+    point = min(31 - math.ceil(math.log2(normal.LARGEST * largest + 1)), _MOST_POINT)
     dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
     if point < _LEAST_POINT:
         point = _WIDE_POINT

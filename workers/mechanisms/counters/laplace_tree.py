@@ -1,7 +1,7 @@
 """A tree over the ticks with discrete Laplace noise on every block: sums of a pure epsilon.
 
     r, L     `radix`, `levels`: blocks of r^j ticks at levels j = 0..L - 1, as in `tree`
-    reach    D Dinf: an event changes one block of each level by at most Dinf, of at most D sums
+    sensitivity  D Dinf: an event changes one block a level by at most Dinf, of at most D sums
     b        `scale` of the noise of a block: L D Dinf / epsilon, rounded up
 
 The sum at t is that of the blocks that t's base-r digits name. The block sums of all D sums change
@@ -35,13 +35,13 @@ class LaplaceTree(Frozen):
     kind = "laplace tree"
 
     def __init__(
-        self, horizon: int, epsilon: Fraction, reach: int, radix: int = 2
+        self, horizon: int, epsilon: Fraction, sensitivity: int, radix: int = 2
     ) -> None:
         self.horizon = horizon
         self.radix = radix
         self._tree = Tree(horizon, radix)
         self.levels = self._tree.levels
-        self.scale = laplace.round_up_scale(self.levels * reach / epsilon)
+        self.scale = laplace.round_up_scale(self.levels * sensitivity / epsilon)
         if self.scale > laplace.LARGEST_SCALE:
             raise ValueError(
                 f"epsilon: noise of scale {float(self.scale):g} on each column is more than the "
@@ -120,6 +120,6 @@ class LaplaceColumns:
 
 @memoized(512)
 def laplace_tree(
-    horizon: int, epsilon: Fraction, reach: int, radix: int = 2
+    horizon: int, epsilon: Fraction, sensitivity: int, radix: int = 2
 ) -> LaplaceTree:
-    return LaplaceTree(horizon, epsilon, reach, radix)
+    return LaplaceTree(horizon, epsilon, sensitivity, radix)

@@ -326,7 +326,10 @@ class LiftedCounter(Counter):
         # Levels with a second block.
         self._used = min(self._levels, (self.offset + self._last_tick - 1).bit_length())
         self.fixed = fixed_point(
-            max(map(max, sds)), 1 + self._levels / 2, self._reach(), 2 * self._levels
+            max(map(max, sds)),
+            1 + self._levels / 2,
+            self._largest_end(),
+            2 * self._levels,
         )
 
     def _shape(self) -> dict[str, object]:
@@ -337,15 +340,19 @@ class LiftedCounter(Counter):
             "sigma_squared": [[str(v) for v in pair] for pair in self._variances]
         }
 
-    def _reach(self) -> float:
-        """Bound the sum of absolute coefficients times sd at places up to 2^used."""
-        beyond = [2.0 ** (self._used - level) for level in range(self._levels + 1)]
-        of_levels = (
-            max(pair) * (1 / 2 if level <= self._used else 5 / 4 * beyond[level])
-            for level, pair in enumerate(self._sds)
-            if level
-        )
-        return sum(of_levels, self._sds[0][0] * beyond[self._levels])
+    def _largest_end(self) -> float:
+        """Bound, for every number that a row's state holds, the sum of |coefficient| sd of nodes.
+
+        These are N at the ends of blocks, so at places up to 2^used.
+        """
+        bound = self._sds[0][0] * 2.0 ** (self._used - self._levels)
+        for level in range(1, self._levels + 1):
+            # The absolute coefficients of a level's nodes: see the module's docstring.
+            coefficients = 1 / 2
+            if level > self._used:
+                coefficients = 5 / 4 * 2.0 ** (self._used - level)
+            bound += max(self._sds[level]) * coefficients
+        return bound
 
     def _last(self, level: int) -> int:
         return (1 << (self._levels - level)) - 1
@@ -586,10 +593,13 @@ def descend(
     lefts: Longs,
     out: Longs,
 ) -> None:
-    """Bring n rows to a place: down from the total, by level, to N there.
+    """Compute the noise N of n rows at a place: from the total down, a level at a time.
+
+    At each level, rows have N at both ends of their block, `lefts` and `out`. The equations of the
+    module's docstring give N in its middle, and from there on the block is the half with the place.
 
     Args:
-        words: (cells, n, 2), of the nodes that are drawn.
+        words: (cells, n, 2), of the nodes that are drawn; `rough` makes normal numbers of them.
         table: of `normal`.
         total, total_half: the total's cell and half; -1 where the level above is in the state.
         steps: (levels, 8), `Step` by level, finest first.

@@ -10,7 +10,7 @@ a window's noise at tick t is N(t) - N(b), b its begin. N(t) = N_0(p), for all i
     Symbol      Here
     W, g        `window` and `hop`, ticks; g is a power of two, at most W
     b           `begin`: floor((t - W) / g) g; at the first ticks below 0, where nothing is counted
-    r           `reach`: W + g - 1, most ticks of a window; r <= 2^L for all windows of one noise
+    r           `most_ticks` of a window: W + g - 1; r <= 2^L for all windows of one noise
     L           `levels`; nodes of level j = 1..L are (j, k), the steps z_c are (L + 1, k)
     o           `offset`: 2^(L + 1); p = t + o. Moving ticks by whole blocks of 2^L moves every
                 node by whole nodes of equal weight, so the law is the same, and no k is negative
@@ -32,6 +32,7 @@ reacts to them.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -181,14 +182,17 @@ class LineCurve(Frozen, Curve):
         return math.fsum(sums) / last + ROUNDING
 
     def _sum(self, level: int, ticks: int) -> float:
-        """Return the sum of a level's part over ticks 1..`ticks`."""
+        """Return the sum of a level's part over ticks 1..`ticks`, if many from a spread of them."""
         number = min(ticks, 1 << _KEPT_BITS)
-        middles = (2 * np.arange(number) + 1) * ticks // (2 * number) + 1
-        part = self._part(level, middles - self._window)
+        spread = (2 * np.arange(number) + 1) * ticks // (2 * number) + 1
+        part = self._part(level, spread - self._window)
         return float(part.mean()) * ticks
 
     def _part(self, level: int, since: Longs) -> Floats:
-        """Return the part of a level, or of steps (levels + 1), at ticks `since` + W (n,)."""
+        """Return what a level (levels + 1: steps) adds to the variance at ticks `since` + W (n,).
+
+        A node counts with the difference of its coefficients at the window's two ends.
+        """
         width = min(level, self._levels)
         t = since + self._window
         begin = since // self._hop * self._hop
@@ -222,7 +226,10 @@ def coefficients_of(u: Floats) -> tuple[Floats, Floats, Floats]:
 
 @memoized(64)
 def _grids(curve: LineCurve) -> tuple[Longs, ...]:
-    """Return, by k, the best s mod 2^k for each value of its highest 14 bits, ascending."""
+    """Return, for k = 0..L, the s mod 2^k that may be noisiest, ascending.
+
+    Of those that agree in their highest 14 bits, that is the one with most variance so far.
+    """
     since = np.zeros(1, dtype=np.int64)
     value = np.zeros(1)
     grids = [since]
@@ -266,7 +273,7 @@ class WindowCounter(Counter):
         super().__init__(None, rho_item)
         self.window = window
         self.hop = hop
-        self.reach = window + hop - 1
+        self.most_ticks = window + hop - 1
         self.levels = levels
         self.offset = 2 << levels
         # By level, L + 1 the steps' (or ends').
@@ -337,37 +344,44 @@ def _worst(curve: LineCurve) -> float:
     return curve.worst()
 
 
+class WindowShape(NamedTuple):
+    """A window, and what its noise depends on of the other windows of its path.
+
+    Attributes:
+        window: ticks.
+        hop: a power of two of ticks, at most the window.
+        levels: L, the same for all windows of one path; at least `levels_of(most_ticks)`.
+        shortest: of several windows of one path the shortest, in ticks; None for a single one.
+    """
+
+    window: int
+    hop: int
+    levels: int
+    shortest: int | None = None
+
+
 class LineCounter(WindowCounter):
     """The noise of one window; `line_counters` makes those that share a path.
 
     Args:
-        window: ticks.
-        hop: a power of two of ticks, at most the window.
-        levels: L, the same for all windows of one path; at least `levels_of(reach)`.
-        shortest: of several windows of one path the shortest, in ticks; None for a single one.
+        shape: the window.
         rho_item: the cost of all windows of the path together.
     """
 
     kind = "line"
 
-    def __init__(
-        self,
-        window: int,
-        hop: int,
-        levels: int,
-        shortest: int | None,
-        rho_item: float,
-    ) -> None:
+    def __init__(self, shape: WindowShape, rho_item: float) -> None:
+        window, hop, levels, shortest = shape
         check_rho_item(rho_item)
         check_window(window, hop)
-        reach = window + hop - 1
-        if reach > 1 << MOST_LEVELS:
+        most_ticks = window + hop - 1
+        if most_ticks > 1 << MOST_LEVELS:
             raise ValueError(
                 f"window = {window}: at most 2^{MOST_LEVELS} ticks, with a hop of {hop} less 1"
             )
-        if not levels_of(reach) <= levels <= MOST_LEVELS:
+        if not levels_of(most_ticks) <= levels <= MOST_LEVELS:
             raise ValueError(
-                f"levels = {levels}: must be from {levels_of(reach)} to {MOST_LEVELS} with a "
+                f"levels = {levels}: must be from {levels_of(most_ticks)} to {MOST_LEVELS} with a "
                 f"window of {window} ticks and a hop of {hop}"
             )
         if shortest is not None and not 1 <= shortest <= window:
@@ -500,9 +514,10 @@ class LineColumns:
 
 
 class Cursor:
-    """The rows of one place of the path; `turn` says where to, and `move` brings a chunk there.
+    """A cache of the noise of all rows at one place of the path, which moves on with the ticks.
 
-    `noise` is N at the place less N_L at the begin of its block, of the chunk moved last.
+    `turn` sets the next place, and `move` brings one chunk of rows there. `noise` is then N of the
+    chunk at the place, less N_L at the begin of its block.
     """
 
     def __init__(
@@ -671,17 +686,17 @@ def check_window(window: int, hop: int) -> None:
         )
 
 
-def levels_of(reach: int) -> int:
-    """Return L, so that a window of at most `reach` ticks begins in its end's block or before."""
-    return max(1, (reach - 1).bit_length())
+def levels_of(most_ticks: int) -> int:
+    """Return L, so that a window of `most_ticks` begins in its end's block or the one before."""
+    return max(1, (most_ticks - 1).bit_length())
 
 
-def rest_of(levels: int, reach: int) -> int:
+def rest_of(levels: int, most_ticks: int) -> int:
     """Return K: windows that end more than K ticks after a tick share no noise with it.
 
-    `reach` is that of the longest window.
+    `most_ticks` is that of the longest window.
     """
-    return reach + (3 << levels) - 2
+    return most_ticks + (3 << levels) - 2
 
 
 def line_counters(
@@ -694,28 +709,23 @@ def line_counters(
         hops: ticks, by window.
         rho_item: zCDP cost of all windows at all ticks, for an item changed by one in one tick.
     """
-    return _counters(tuple(zip(windows, hops, strict=True)), rho_item)
+    return _counters(shapes_of(windows, hops), rho_item)
 
 
+# They are large, and wanted for the same windows again.
 @memoized(64)
 def _counters(
-    pairs: tuple[tuple[int, int], ...], rho_item: float
+    shapes: tuple[WindowShape, ...], rho_item: float
 ) -> tuple[LineCounter, ...]:
-    """Return the counters for (window, hop) pairs, in ticks, which share one noise path.
-
-    They are large, and wanted for the same pairs again: so cached.
-    """
-    levels, shortest = shared_shape(pairs)
-    return tuple(
-        LineCounter(window, hop, levels, shortest, rho_item) for window, hop in pairs
-    )
+    return tuple(LineCounter(shape, rho_item) for shape in shapes)
 
 
-def shared_shape(pairs: Sequence[tuple[int, int]]) -> tuple[int, int | None]:
-    """Return `levels` and `shortest` of the counters for (window, hop) pairs of one path."""
+def shapes_of(windows: Sequence[int], hops: Sequence[int]) -> tuple[WindowShape, ...]:
+    """Return the shapes of windows of one path, from their ticks and hops."""
+    pairs = list(zip(windows, hops, strict=True))
     levels = levels_of(max(window + hop - 1 for window, hop in pairs))
-    shortest = min(window for window, _ in pairs) if len(pairs) > 1 else None
-    return levels, shortest
+    shortest = min(windows) if len(windows) > 1 else None
+    return tuple(WindowShape(window, hop, levels, shortest) for window, hop in pairs)
 
 
 def weights(levels: int, shortest: int | None) -> list[Fraction]:

@@ -21,7 +21,7 @@ every range, has that of 3 log2 B rows. One bucket has more than with its own co
     W(m)        m S + m (m - 1) P, m the items that one event or user changes
     K(p, r)     `covariance`: of two places, where every N_q(t) has variance 1
     K_b         `of_bucket`: the largest variance of one bucket, likewise
-    A           `reach`: the largest sum over q of |b_q(p)| / sqrt(w_q) over places p
+    A           `amplification`: the largest sum over q of |b_q(p)| / sqrt(w_q) over places p
 
 Released are rank + floor(N(t, p) + 1/2), as the differences between neighbours: the counts of
 buckets. So every range of buckets has two roundings. Cost: W(m) Dinf^2 times that of the counter of
@@ -46,7 +46,12 @@ from workers.arrays.types import Floats, Longs, Tags
 from workers.mechanisms.counters import lifted
 from workers.mechanisms.counters.base import Columns, Counter, Node, root_of
 from workers.mechanisms.counters.lifted import LiftedCounter
-from workers.mechanisms.counters.line import LineColumns, LineCounter, shared_shape
+from workers.mechanisms.counters.line import (
+    LineColumns,
+    LineCounter,
+    WindowShape,
+    shapes_of,
+)
 from workers.mechanisms.curves import ROUNDING, Curve
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.frozen import Frozen, memoized, read_only
@@ -111,7 +116,7 @@ class Ranks(Frozen):
         own = self.covariance(places, places)
         beside = self.covariance(places[1:], places[:-1])
         self.of_bucket = float((own[1:] + own[:-1] - 2 * beside).max())
-        self.reach = self._largest_reach()
+        self.amplification = self._amplification()
 
     def weight(self, node: Node) -> Fraction:
         """Return w_q."""
@@ -126,7 +131,7 @@ class Ranks(Frozen):
 
     @property
     def of_event(self) -> Fraction:
-        """S: what a counter of ticks for a count changed by one costs, times this, is the cost."""
+        """S: one bucket changed by one costs this times what a row changed by one costs."""
         return Fraction(_EVENTS[self.levels - 1], 4096)
 
     def public(self) -> dict[str, object]:
@@ -185,25 +190,32 @@ class Ranks(Frozen):
         return ends[:, 1:]
 
     def covariance(self, places: Longs, others: Longs) -> Floats:
-        """Return K of pairs of places (n,), where every N_q has variance 1."""
+        """Return the covariance of the noise at pairs of places (n,), for rows of variance 1.
+
+        That is the sum over all value nodes q of b_q(place) b_q(other) / w_q.
+        """
         _, of_total = self._weights[0]
         total = places / 2.0**self.levels * (others / 2.0**self.levels)
         total = total / float(of_total)
         for level in range(1, self.levels + 1):
-            k, first = self._of_level(level, places)
-            other, second = self._of_level(level, others)
+            k, factors = self._level_factors(level, places)
+            other_k, other_factors = self._level_factors(level, others)
             inside, edge = map(float, self._weights[level])
             last = (1 << (self.levels - level)) - 1
+            # Three nodes of the level have a part at a place; those that both places share count.
             for i in range(3):
                 node = k + (i - 1)
-                is_edge = (node == 0) | (node == last)
                 shared = np.zeros(len(places))
                 for j in range(3):
-                    shared += np.where(other + (j - 1) == node, second[j], 0.0)
-                total += first[i] * shared / np.where(is_edge, edge, inside)
+                    is_same = other_k + (j - 1) == node
+                    shared += np.where(is_same, other_factors[j], 0.0)
+                is_edge = (node == 0) | (node == last)
+                total += factors[i] * shared / np.where(is_edge, edge, inside)
         return total
 
-    def _of_level(self, level: int, places: Longs) -> tuple[Longs, tuple[Floats, ...]]:
+    def _level_factors(
+        self, level: int, places: Longs
+    ) -> tuple[Longs, tuple[Floats, ...]]:
         """Return K = place >> level, and b_q of nodes K - 1, K and K + 1 of a level, each (n,)."""
         k = places >> level
         last = (1 << (self.levels - level)) - 1
@@ -212,15 +224,15 @@ class Ranks(Frozen):
         b = u * (k < last)
         return k, (-a / 8, np.minimum(u, 1 - u) - (a + b) / 8, -b / 8)
 
-    def _largest_reach(self) -> float:
+    def _amplification(self) -> float:
         """Return A, rounded up; a bound, with every node at the least weight of its level."""
         places = np.arange(1, self.buckets + 1)
         _, of_total = self._weights[0]
         sums = places / 2.0**self.levels / math.sqrt(of_total)
         for level in range(1, self.levels + 1):
-            _, parts = self._of_level(level, places)
+            _, factors = self._level_factors(level, places)
             least = float(min(self._weights[level]))
-            sums = sums + sum(map(np.abs, parts)) / math.sqrt(least)
+            sums = sums + sum(map(np.abs, factors)) / math.sqrt(least)
         return float(sums.max()) * (1 + 2.0**-40)
 
     def _is_edge(self, level: int, k: int) -> bool:
@@ -334,37 +346,29 @@ class RankedLifted(Ranked, LiftedCounter):
         end_share: float | None = None,
     ) -> None:
         self.ranks = ranks
-        of_row = _of_row(ranks, rho_item)
-        super().__init__(horizon, of_row, end_share)
-        self.rho_item = _of_bucket(ranks, of_row)
+        rho_row = _rho_row(ranks, rho_item)
+        super().__init__(horizon, rho_row, end_share)
+        self.rho_item = _rho_bucket(ranks, rho_row)
 
 
 class RankedLine(Ranked, LineCounter):
     """`line` for the rows of `ranks`."""
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        window: int,
-        hop: int,
-        levels: int,
-        shortest: int | None,
-        rho_item: float,
-    ) -> None:
+    def __init__(self, ranks: Ranks, shape: WindowShape, rho_item: float) -> None:
         self.ranks = ranks
-        of_row = _of_row(ranks, rho_item)
-        super().__init__(window, hop, levels, shortest, of_row)
-        self.rho_item = _of_bucket(ranks, of_row)
+        rho_row = _rho_row(ranks, rho_item)
+        super().__init__(shape, rho_row)
+        self.rho_item = _rho_bucket(ranks, rho_row)
 
 
-def _of_row(ranks: Ranks, rho_item: float) -> float:
+def _rho_row(ranks: Ranks, rho_item: float) -> float:
     """Return what a row's counter may cost for a row changed by one, rounded down."""
     return math.nextafter(float(Fraction(rho_item) / ranks.of_event), 0.0)
 
 
-def _of_bucket(ranks: Ranks, of_row: float) -> float:
+def _rho_bucket(ranks: Ranks, rho_row: float) -> float:
     """Return what one bucket changed by one costs, rounded up."""
-    return math.nextafter(float(Fraction(of_row) * ranks.of_event), math.inf)
+    return math.nextafter(float(Fraction(rho_row) * ranks.of_event), math.inf)
 
 
 @memoized(64)
@@ -382,18 +386,13 @@ def ranked_lines(
     hops: tuple[int, ...],
     rho_item: float,
 ) -> tuple[RankedLine, ...]:
-    """Return the counters of windows, in ticks, which share one noise path.
+    """Return the counters of windows, of these ticks and hops, that share one noise path.
 
-    Each is released every so many ticks, its hop; `buckets` is the number of cells of ranks. All
-    together cost at most `rho_item` for a change by one.
+    All together cost at most `rho_item` for one bucket changed by one at one tick.
     """
-    pairs = tuple(zip(windows, hops, strict=True))
-    levels, shortest = shared_shape(pairs)
     ranks = ranks_of(buckets)
-    return tuple(
-        RankedLine(ranks, window, hop, levels, shortest, rho_item)
-        for window, hop in pairs
-    )
+    shapes = shapes_of(windows, hops)
+    return tuple(RankedLine(ranks, shape, rho_item) for shape in shapes)
 
 
 class RankColumns:
@@ -432,24 +431,27 @@ class RankColumns:
             self._tags = self._ranks.tags(key_tags)
         of_windows = self._rows.reals(t, self._tags)
         return tuple(
-            self._buckets(counter, t, key_tags, noise.reshape(-1, rows))
+            self._bucket_noise(counter, t, key_tags, noise.reshape(-1, rows))
             for counter, noise in zip(self._counters, of_windows, strict=True)
         )
 
-    def _buckets(self, counter: Ranked, t: int, key_tags: Tags, rows: Floats) -> Longs:
-        """Return the noise of buckets, from that of rows before rounding (keys, q).
+    def _bucket_noise(
+        self, counter: Ranked, t: int, key_tags: Tags, rows: Floats
+    ) -> Longs:
+        """Return the noise of all buckets, from that of rows before rounding (keys, q).
 
-        Places, whose noise is rounded first, are drawn again where the error leaves them undecided.
+        A bucket's noise is the difference of the rounded noise of the ranks at its ends. Ranks that
+        the error of floats leaves undecided are drawn again, more exactly.
         """
         ranks = self._ranks
-        # Of places 0..B; place 0 has none.
+        # Of the ranks at places 0..B; place 0 has none.
         noise = np.zeros((len(key_tags), ranks.buckets + 1), dtype=np.int64)
         if not len(key_tags):
             return noise[:, 1:].reshape(-1)
         fixed = counter.fixed
         scaled = rows * ranks.scales
         places = ranks.synthesize(scaled)
-        error = ranks.reach * math.ldexp(fixed.error, -fixed.point)
+        error = ranks.amplification * math.ldexp(fixed.error, -fixed.point)
         error += float(np.abs(scaled).max()) * _FLOATS
         shifted = places + 0.5
         whole = np.floor(shifted)
@@ -463,16 +465,16 @@ class RankColumns:
         return np.diff(noise, axis=1).reshape(-1)
 
     def _draw(self, counter: Ranked, t: int, tag: Tags, places: list[int]) -> list[int]:
-        """Return the rounded noise of some places of one stream key, tag (1, 2), without the cache.
+        """Return the rounded noise of the ranks at some places of one stream key, tag (1, 2).
 
-        In floats, or as exactly as it takes where these do not decide (see the module).
+        Without the cache: in floats, or as exactly as it takes where these do not decide.
         """
         ranks = self._ranks
         of_places = [_rows_of(ranks.buckets, position) for position in places]
         used = np.unique(np.concatenate([rows for rows, _ in of_places]))
         values, error = counter.reals(self._stream, t, ranks.tags(tag)[used])
         values *= ranks.scales[used]
-        off = ranks.reach * error + float(np.abs(values).max()) * _FLOATS
+        off = ranks.amplification * error + float(np.abs(values).max()) * _FLOATS
         drawn = []
         for position, (rows, factors) in zip(places, of_places, strict=True):
             shifted = math.fsum(factors * values[np.searchsorted(used, rows)]) + 0.5

@@ -50,10 +50,10 @@ class Counters(NamedTuple):
 
 
 class Wheel(NamedTuple):
-    """Lists by height modulo their number: `heads` first counters, `behind` next; -1: none."""
+    """Linked lists of counters by height, modulo the number of lists; -1: none."""
 
-    heads: Places
-    behind: Places
+    heads: Places  # (lists, a power of two): the first counter
+    next_slot: Places  # (k,): the one after each counter
 
 
 @kernel_part
@@ -159,7 +159,7 @@ def flip(bits_of: Bits, item: int) -> None:
 def put_on_wheel(slot: int, height: int, wheel: Wheel) -> None:
     """Put a counter at the head of the list for its height."""
     place = height & (len(wheel.heads) - 1)
-    wheel.behind[slot] = wheel.heads[place]
+    wheel.next_slot[slot] = wheel.heads[place]
     wheel.heads[place] = slot
 
 
@@ -177,10 +177,11 @@ def replace(slot: int, item: int, counters: Counters) -> None:
 
 @kernel_with_arrays
 def feed_rounds(rounds: Bits, counters: Counters) -> int:
-    """Feed rounds (rounds, words) to counters in order of rank; return the number of decrements.
+    """Feed the rounds before the last one; return the number of decrements.
 
     A hit adds one to the item's counter. A miss replaces the next counter at zero by rank; without
-    one, all counters are lowered by one, and those then at zero are found.
+    one, it decrements all counters, and those then at zero are found. `rounds` (rounds, words) has
+    one bit per item.
     """
     heights = counters.heights
     ranks = counters.ranks
@@ -199,18 +200,18 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
     # Calls only at a decrement: passing arrays costs 25 ns, a whole step 6 ns (measured).
     for number in range(len(rounds)):
         items = rounds[number]
-        all_lowered = False  # whether everybody was lowered before in this round
+        all_lowered = False  # whether this round has decremented before
         in_order = False  # whether those of `zeros` that stay will be in order
         word = -1
-        fed = False
+        fed = False  # whether `rest_of_round` fed the rest
         while not fed and word + 1 < len(items):
             word += 1
-            rest = np.int64(items[word])
-            while rest != 0:
-                low = rest & -rest
-                rest ^= low
-                item = (word << 5) + ones_in(low - 1)
-                if held_bits[word] & low:
+            to_feed = np.int64(items[word])
+            while to_feed != 0:
+                bit = to_feed & -to_feed
+                to_feed ^= bit
+                item = (word << 5) + ones_in(bit - 1)
+                if held_bits[word] & bit:
                     heights[counters.slot_of[item]] += 1
                     continue
                 # Pass those that were hit since they were at zero.
@@ -258,7 +259,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
 @kernel_part
 def rest_of_round(
     items: Bits,
-    begun: int,
+    start: int,
     lowered: int,
     zeros: Places,
     replaced: int,
@@ -267,92 +268,101 @@ def rest_of_round(
     wheel: Wheel,
     scratch: Places,
 ) -> tuple[int, int, int]:
-    """Feed the rest of a round, from item `begun` after its second or a later decrement.
+    """Feed the rest of a round, from item `start` on, after two decrements in it.
 
-    Counters replaced since the previous decrement hold keys that came in this round, so none of
-    them is hit before the next round: one miss for each of them, then a miss that decrements,
-    repeatedly. Only the last of these keys stay, so misses are counted until the round is over, 32
-    items at once where there is no hit, and only the last replacements are carried out.
+    A counter replaced since the last decrement holds an item that this round is past, so it is not
+    hit again before the next round. So until a decrement each of them takes one miss, and only the
+    items of the last misses stay. Hence misses are only counted, 32 items at once where none is
+    hit, and the last replacements are carried out at the end.
 
-    Counters from the wheel join them. One with a rank below that of the item at the decrement
-    cannot be hit in this round either. The ranks of the others, `late`, are above all: they are
-    replaced last, unless they are hit first.
+    Counters from the wheel join them. Those with a rank below that of the item at the decrement
+    cannot be hit in this round either; with the replaced ones they are the first `safe` of `zeros`.
+    The ranks of the others are above all of these: they are replaced last, unless hit first.
 
-    `zeros` (k,) has the counters at zero and is changed: first `replaced` by rank, with keys of
-    this round, then, up to `arrived`, those from the wheel. Of these, those before `early` cannot
-    be hit in this round, and those before `late` had their turn. Returns the number of decrements,
-    of `zeros` replaced since the last, and of `zeros`, by rank.
+    Args:
+        items: the round, one bit per item.
+        start: the item after the last decrement.
+        lowered: the decrements so far.
+        zeros: (k,), the counters at zero, changed: `replaced` that were replaced, by rank, then,
+            up to `arrived`, those from the wheel.
+        scratch: (k,).
+
+    Returns the decrements then, how many of `zeros` were replaced since the last one, and how many
+    of `zeros` there are, by rank.
     """
     heights, ranks, slot_of, held_bits, bits = counters
     mask = len(wheel.heads) - 1
     stop = len(items) << 5
-    # Where the misses since the last decrement begin, and those before it.
-    begun_before = begun
+    # Misses are counted since the last decrement, from `start` on; those before it, since this.
+    previous_start = start
     misses = 0
-    early = late = sort_arrivals(zeros, replaced, arrived, begun - 1, counters, scratch)
-    for word in range(begun >> 5, len(items)):
-        rest = np.int64(items[word])
-        if word == begun >> 5:
-            rest &= -(1 << (begun & 31))
+    safe = sort_arrivals(zeros, replaced, arrived, start - 1, counters, scratch)
+    next_unsafe = safe
+    for word in range(start >> 5, len(items)):
+        to_feed = np.int64(items[word])
+        if word == start >> 5:
+            to_feed &= -(1 << (start & 31))
         # The usual case: takes 1.8 of 10.7 ms less than the loop.
-        if rest & held_bits[word] == 0:
-            n = ones_in(rest)
-            if misses + n <= early:
+        if to_feed & held_bits[word] == 0:
+            n = ones_in(to_feed)
+            if misses + n <= safe:
                 misses += n
                 continue
-        while rest != 0:
-            hits = rest & held_bits[word]
-            low = hits & -hits
-            # those before the first hit, all where there is none
-            run = rest & (low - 1)
-            n = ones_in(run)
+        while to_feed != 0:
+            hits = to_feed & held_bits[word]
+            first_hit = hits & -hits
+            # All, if there is no hit.
+            before_hit = to_feed & (first_hit - 1)
+            n = ones_in(before_hit)
             # Enough counters for these misses: count them, and the hit.
-            if n == 0 or misses + n <= early:
+            if n == 0 or misses + n <= safe:
                 misses += n
-                rest ^= run | low
+                to_feed ^= before_hit | first_hit
                 if hits != 0:
-                    heights[slot_of[(word << 5) + ones_in(low - 1)]] += 1
+                    heights[slot_of[(word << 5) + ones_in(first_hit - 1)]] += 1
                 continue
-            # The first miss for which `early` has no counter.
-            for _ in range(early - misses):
-                run &= run - 1
-            low = run & -run
-            rest &= -low << 1
-            misses = max(misses, early) + 1
-            while late < arrived and heights[zeros[late]] != lowered:
-                put_on_wheel(zeros[late], heights[zeros[late]], wheel)
-                late += 1
-            if late < arrived:
-                slot = zeros[late]
-                late += 1
+            # The first miss that finds no safe counter.
+            for _ in range(safe - misses):
+                before_hit &= before_hit - 1
+            miss = before_hit & -before_hit
+            to_feed &= -miss << 1
+            misses = max(misses, safe) + 1
+            while next_unsafe < arrived and heights[zeros[next_unsafe]] != lowered:
+                put_on_wheel(zeros[next_unsafe], heights[zeros[next_unsafe]], wheel)
+                next_unsafe += 1
+            if next_unsafe < arrived:
+                slot = zeros[next_unsafe]
+                next_unsafe += 1
                 zeros[misses - 1] = slot
                 if is_of_tick(ranks[slot], bits):
                     flip(held_bits, ranks[slot] >> bits)
-                    ranks[slot] -= 1  # no longer a key of the tick: replaced at the end
+                    # No longer the rank of an item of the tick: replaced at the end.
+                    ranks[slot] -= 1
                 continue
             # No counter is at zero: a decrement, after which all that were replaced are at zero.
             lowered += 1
-            begun_before = begun
-            begun = (word << 5) + ones_in(low - 1) + 1
-            replaced = arrived = early = late = misses - 1
+            previous_start = start
+            start = (word << 5) + ones_in(miss - 1) + 1
+            replaced = arrived = safe = next_unsafe = misses - 1
             misses = 0
             if wheel.heads[lowered & mask] >= 0:
                 arrived = take_from_wheel(lowered, zeros, replaced, heights, wheel)
-                early = late = sort_arrivals(
-                    zeros, replaced, arrived, begun - 1, counters, scratch
+                safe = sort_arrivals(
+                    zeros, replaced, arrived, start - 1, counters, scratch
                 )
-    # Only the last replacements: before the last decrement, and after it.
-    if begun_before < begun:
-        assign_misses(items, begun_before, begun, zeros, replaced, counters)
-    merge_by_rank(zeros, replaced, early, ranks, scratch)
-    assign_misses(items, begun, stop, zeros, misses, counters)
-    for turn in range(max(early, misses)):
-        heights[zeros[turn]] = lowered + (turn < misses)
-    waiting = max(early, misses)
-    while late < arrived:
-        zeros[waiting] = zeros[late]
+                next_unsafe = safe
+    # Carry out the last replacements: those before the last decrement, then those after it.
+    if previous_start < start:
+        assign_misses(items, previous_start, start, zeros, replaced, counters)
+    merge_by_rank(zeros, replaced, safe, ranks, scratch)
+    assign_misses(items, start, stop, zeros, misses, counters)
+    waiting = max(safe, misses)
+    for place in range(waiting):
+        heights[zeros[place]] = lowered + (place < misses)
+    while next_unsafe < arrived:
+        zeros[waiting] = zeros[next_unsafe]
         waiting += 1
-        late += 1
+        next_unsafe += 1
     return lowered, misses, waiting
 
 
@@ -367,8 +377,8 @@ def sort_arrivals(
 ) -> int:
     """Sort the counters that came from the wheel, `zeros[first:arrived]`, by rank.
 
-    Return the first place whose rank is not below that of `item`, the miss that lowered all: the
-    counters before it hold what comes before the item, and cannot be hit in this round any more.
+    Return the place from which on ranks are at least that of `item`, the miss that decremented:
+    the counters before it hold items that this round is past, so it cannot hit them.
     """
     sort_by_rank(zeros, first, arrived, counters.ranks, scratch)
     rank = rank_of(item, counters.bits)
@@ -382,10 +392,10 @@ def sort_arrivals(
 def assign_misses(
     items: Bits, start: int, stop: int, zeros: Places, n: int, counters: Counters
 ) -> None:
-    """Assign the counters `zeros[:n]` to the round's first n misses among items start..stop.
+    """Let the counters `zeros[:n]` hold the round's first n misses among its items start..stop.
 
-    No replaced key is among these: all came earlier in the round or are below them. `items` is the
-    round, one bit per item.
+    `items` is the round, one bit per item. No item that a counter held before is among these
+    misses: it came earlier in the round, or is below them.
     """
     _, ranks, slot_of, held_bits, bits = counters
     turn = 0
@@ -432,18 +442,19 @@ def still_at_zero(
 def take_from_wheel(
     lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel
 ) -> int:
-    """Append the wheel's counters that are at zero now to `zeros[:n]`; return their new number."""
+    """Append the wheel's counters at zero to `zeros[:n]`; return how many there are then."""
     place = lowered & (len(wheel.heads) - 1)
-    waits = wheel.heads[place]
+    slot = wheel.heads[place]
     wheel.heads[place] = -1
-    while waits >= 0:
-        slot = waits
-        waits = wheel.behind[slot]
+    while slot >= 0:
+        following = wheel.next_slot[slot]
         if heights[slot] == lowered:
             zeros[n] = slot
             n += 1
-        else:  # hit since, or higher by a whole turn of the wheel
+        else:
+            # Hit since it was put there, or higher by a whole turn of the wheel.
             put_on_wheel(slot, heights[slot], wheel)
+        slot = following
     return n
 
 
@@ -461,38 +472,45 @@ def feed_rest(
     lowered: int,
     counters: Counters,
 ) -> int:
-    """Feed all remaining occurrences, by ascending item; return the total number of decrements.
+    """Feed the last round: all remaining occurrences, item by item in ascending order.
 
-    `weights` has how many are left of each of the `items`, `by_rank` (k,) all counters in the order
-    of their ranks, and `lowered` the decrements so far.
+    Args:
+        items: the items with occurrences left.
+        weights: how many each has left.
+        by_rank: (k,), all counters by rank.
+        lowered: the decrements so far.
+        counters: changed in place.
+
+    Returns the number of decrements then.
     """
     heights = counters.heights
     ranks = counters.ranks
     held_bits = counters.held
     k = len(heights)
-    # first and last of a list, first -1 if empty
+    # The radix heap's lists: first and last counter of each (first -1 if empty), and the next one.
     ends = np.full((LISTS, 2), -1, dtype=np.int32)
-    behind = np.empty(k, dtype=np.int32)  # the next in the list, or -1
-    # list 0, by rank; those before `turn` had their turn
+    next_slot = np.empty(k, dtype=np.int32)
+    # Counters taken from list 0, by rank; those before `turn` had their turn.
     lowest = np.empty(k, dtype=np.int32)
     scratch = np.empty(k, dtype=np.int32)
     floor = lowered
     for place in range(k):
-        append(by_rank[place], floor, heights, ends, behind)
+        append(by_rank[place], floor, heights, ends, next_slot)
     turn = waiting = 0
     for place in range(len(items)):
         item = items[place]
         weight = weights[place]
-        if held_bits[item >> 5] >> (item & 31) & 1:
+        is_hit = held_bits[item >> 5] >> (item & 31) & 1
+        if is_hit:
             heights[counters.slot_of[item]] += weight
             continue
-        # The next counter at the floor; those hit meanwhile go to the list of their height.
+        # Find the next counter at the floor; one that was hit meanwhile goes back to a list.
         while turn == waiting or heights[lowest[turn]] != floor:
             if turn < waiting:
-                append(lowest[turn], floor, heights, ends, behind)
+                append(lowest[turn], floor, heights, ends, next_slot)
                 turn += 1
                 continue
-            floor = raise_floor(floor, heights, ends, behind)
+            floor = raise_floor(floor, heights, ends, next_slot)
             turn = waiting = 0
             slot = ends[0, 0]
             ends[0, 0] = -1
@@ -501,60 +519,66 @@ def feed_rest(
                 in_order &= waiting == 0 or ranks[lowest[waiting - 1]] < ranks[slot]
                 lowest[waiting] = slot
                 waiting += 1
-                slot = behind[slot]
+                slot = next_slot[slot]
             if not in_order:
                 sort_by_rank(lowest, 0, waiting, ranks, scratch)
-        # All counters are lowered until one is at zero, or the item is used up.
+        # Each occurrence lowers all counters by one, until the lowest is at zero.
         if weight <= floor - lowered:
             lowered += weight
             continue
+        # The next occurrence replaces that counter, and the others are hits.
         slot = lowest[turn]
         turn += 1
         replace(slot, item, counters)
         heights[slot] = lowered + weight
         lowered = floor
-        append(slot, floor, heights, ends, behind)
+        append(slot, floor, heights, ends, next_slot)
     return lowered
 
 
 @kernel_inline
 def append(
-    slot: int, floor: int, heights: Integers, ends: Places, behind: Places
+    slot: int, floor: int, heights: Integers, ends: Places, next_slot: Places
 ) -> None:
-    """Append a counter to its list, preserving rank order."""
+    """Append a counter to its list: that of the highest bit in which it differs from the floor."""
     number = 0
-    apart = np.uint64(heights[slot] ^ floor)
-    # one instruction, once it is compiled; not where there is a sign
-    while apart != ZERO:
-        apart >>= ONE
+    differing = np.uint64(heights[slot] ^ floor)
+    # Compiles to one instruction; a signed number would not.
+    while differing != ZERO:
+        differing >>= ONE
         number += 1
-    behind[slot] = -1
+    next_slot[slot] = -1
     if ends[number, 0] < 0:
         ends[number, 0] = slot
     else:
-        behind[ends[number, 1]] = slot
+        next_slot[ends[number, 1]] = slot
     ends[number, 1] = slot
 
 
 @kernel_part
-def raise_floor(floor: int, heights: Integers, ends: Places, behind: Places) -> int:
-    """Raise the floor to the lowest counter's height if list 0 is empty; return it."""
-    number = 0  # some list is not empty
+def raise_floor(floor: int, heights: Integers, ends: Places, next_slot: Places) -> int:
+    """Raise the floor to the lowest counter's height, so that list 0 has counters; return it.
+
+    A radix heap's step: while list 0 is empty, distribute the first list that is not.
+    """
+    number = 0
     while ends[0, 0] < 0:
+        # Some list has counters.
         while ends[number, 0] < 0:
             number += 1
-        first = slot = ends[number, 0]
-        height = heights[slot]
+        slot = ends[number, 0]
+        lowest = heights[slot]
         while slot >= 0:
-            height = min(height, heights[slot])
-            slot = behind[slot]
+            lowest = min(lowest, heights[slot])
+            slot = next_slot[slot]
+        # Lists ascend: the lowest of this one is the lowest of all, unless hits raised all of its
+        # counters, which then belong in later lists.
+        if (lowest ^ floor) >> (number - 1) == 1:
+            floor = lowest
+        slot = ends[number, 0]
         ends[number, 0] = -1
-        if (height ^ floor) >> (
-            number - 1
-        ) == 1:  # else all were hit, and are in later lists
-            floor = height
-        while first >= 0:
-            slot = first
-            first = behind[slot]
-            append(slot, floor, heights, ends, behind)
+        while slot >= 0:
+            following = next_slot[slot]
+            append(slot, floor, heights, ends, next_slot)
+            slot = following
     return floor

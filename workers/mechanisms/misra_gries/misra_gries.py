@@ -110,7 +110,7 @@ from workers.mechanisms.one_shot.sketches import price_sketch
 def shown_above(
     labels: Texts, noisy: Longs, threshold: int
 ) -> tuple[list[bytes], Longs]:
-    """Return labels and noisy counts of the items above the threshold, ascending by label."""
+    """Return the labels and noisy counts of the items above a threshold, ascending by label."""
     kept = np.flatnonzero(noisy > threshold)
     names = list(labels.take(kept))
     order = sorted(range(len(names)), key=names.__getitem__)
@@ -127,13 +127,18 @@ def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
 def largest_parts(
     sketch: Sketch, domain: SortedTags, labels: Sequence[bytes], noise: Longs
 ) -> tuple[Rows, Longs]:
-    """Return the places in the domain of the k largest noisy counts, and these times k + 1.
+    """Release a sketch with pure epsilon: Algorithm 3, the k largest noisy counts of a domain.
 
-    Algorithm 3: `noise` (d,) of every label of the domain, to which the sketch's lowered counters
-    are added in place. `sketch` was fed, not merged. Raises ValueError for an undeclared item.
+    Args:
+        sketch: of size k, fed, not merged.
+        domain, labels: the d declared labels, whose places in `labels` the domain's tags give.
+        noise: (d,), of every label, in units of 1 / (k + 1); becomes the noisy counts.
+
+    Returns the places of the k largest in `labels`, and their noisy counts in the same units.
+    Raises ValueError if the sketch has an undeclared item.
     """
-    rows, known = domain.places(sketch.tags)
-    if not known.all():
+    rows, is_declared = domain.places(sketch.tags)
+    if not is_declared.all():
         raise ValueError("domain: the sketch holds an item that is not declared")
     noise[rows] += reduced(sketch)
     best = _largest(noise, labels, min(sketch.size, len(labels)))

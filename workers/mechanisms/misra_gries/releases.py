@@ -251,15 +251,16 @@ def gshm_delta(
         exact_epsilon = Decimal(epsilon)
 
         def bound(first: int, last: int) -> Decimal:
-            """Bound both terms for all j in first..last; exact where they are equal."""
-            lone = (changed - first) * t
+            """Return a bound on both terms for all j in first..last; exact if first == last."""
+            # (l - j) t of the first and of the last j.
+            most = (changed - first) * t
+            least = (changed - last) * t
+            shown = -_expm1(-most)
             if last == 0:
-                return -_expm1(-lone)
+                return shown
             mu = Decimal(last).sqrt() / sigma
-            shared = (changed - last) * t
-            more = -_expm1(-lone)
-            more += (-shared).exp() * _gaussian_delta(mu, exact_epsilon + shared)
-            return max(more, _gaussian_delta(mu, exact_epsilon - lone))
+            more = shown + (-least).exp() * _gaussian_delta(mu, exact_epsilon + least)
+            return max(more, _gaussian_delta(mu, exact_epsilon - most))
 
         # The largest bound first; intervals of one are reached, and then there is none larger.
         intervals = [(-bound(0, changed), 0, changed)]

@@ -182,8 +182,8 @@ class Sketch:
     def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
         """Run Algorithm 1 on every occurrence of the items.
 
-        `rounds` of the same items are made if they are needed and None, and returned for the next
-        sketch that is fed with them.
+        Returns the `rounds` of the items, for the next sketch that is fed with them: those given,
+        else new ones, or None if none were needed.
         """
         if not len(items.counts):
             return rounds
@@ -195,20 +195,19 @@ class Sketch:
             self._merge(items)
             return rounds
         rounds = rounds or Rounds(items.counts)
-        of_batch, number, self.counts = _fed(
-            self.size, rounds, self.counts, before, known
-        )
-        # Tags and labels of the counters from the batch, or from this sketch as it was.
-        new = number[of_batch]
-        tags = np.empty((len(number), 2), dtype=np.uint64)
-        tags[of_batch] = items.tags.take(new)
-        tags[~of_batch] = self.tags.take(number[~of_batch], axis=0)
-        rows = number.copy()
-        rows[of_batch] = len(self.labels) + np.arange(len(new))
+        is_new, places, counts = _fed(self.size, rounds, self.counts, before, known)
+        # Tags and labels of the counters: from the batch, or from this sketch as it was.
+        new = places[is_new]
+        tags = np.empty((len(places), 2), dtype=np.uint64)
+        tags[is_new] = items.tags.take(new)
+        tags[~is_new] = self.tags.take(places[~is_new], axis=0)
+        rows = places.copy()
+        rows[is_new] = len(self.labels) + np.arange(len(new))
         self.labels = Texts.concat(
             (self.labels, items.labels.take(items.rows[new]))
         ).take(rows)
         self.tags = tags
+        self.counts = counts
         return rounds
 
     def add(self, items: SketchBatch) -> None:
@@ -277,23 +276,27 @@ class Rounds:
         for fed, items in enumerate(bits):
             items[: -(-self.n // 8)] = np.packbits(most > fed, bitorder="little")
         left = np.flatnonzero(most == ROUNDS)
-        # (rounds, words): the items in each round of ones, 32 a word.
+        # (rounds, words): the items in each round but the last, a bit each, 32 a word.
         self.ones: NDArray[np.uint32] = readonly_contiguous(bits.view(np.uint32))
-        # those left for the last round, ascending
+        # The items of the last round, ascending, and how many occurrences of each are left.
         self.items = readonly_contiguous(left)
-        # occurrences left
         self.weights = readonly_contiguous(counts[left] - (ROUNDS - 1))
 
 
 def _fed(
     size: int, rounds: Rounds, counts: Longs, before: Longs, is_known: Bools
 ) -> tuple[Bools, Longs, Longs]:
-    """Feed a batch to a sketch of `size` counters, of which those in use are ascending by key.
+    """Feed a batch to a sketch, by the kernels of `feeding`.
 
-    By counter in use: `counts`, the number of smaller items of the batch (`before`), and whether
-    the next item of the batch is the counter's key (`is_known`). Return, by counter in use
-    afterwards, ascending by key: whether its key is of the batch, its number in the batch (else
-    among the counters before), and its count.
+    Args:
+        size: the sketch's counters.
+        rounds: of the batch.
+        counts: of the counters in use, ascending by key.
+        before: for each of them, how many items of the batch are smaller than its key.
+        is_known: for each, whether the next item of the batch is its key.
+
+    Returns for the counters in use afterwards, ascending by key: whether the key is an item of the
+    batch; its place among these, or else among the counters before; and the count.
     """
     # The arrays of `feeding.Counters`.
     in_use = len(counts)
@@ -315,11 +318,10 @@ def _fed(
         lowered = feed_rest(rounds.items, rounds.weights, by_rank, lowered, counters)
     # Read the keys back from the ranks, and drop counters that were never used.
     slots = np.argsort(ranks)
-    number = ranks[slots] & of_tick
-    of_batch = number == of_tick
-    used = of_batch | (number < in_use)
-    slots = slots[used]
-    number = number[used]
-    of_batch = of_batch[used]
-    number = np.where(of_batch, ranks[slots] >> bits, number)
-    return of_batch, number, heights[slots] - lowered
+    counters_before = ranks[slots] & of_tick
+    is_used = (counters_before == of_tick) | (counters_before < in_use)
+    slots = slots[is_used]
+    counters_before = counters_before[is_used]
+    is_item = counters_before == of_tick
+    places = np.where(is_item, ranks[slots] >> bits, counters_before)
+    return is_item, places, heights[slots] - lowered

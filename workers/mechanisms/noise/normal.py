@@ -71,7 +71,10 @@ def table() -> Floats:
 
 
 def part(row: int) -> tuple[Decimal, Decimal]:
-    """Return width and center of a row's part, as probabilities."""
+    """Return width and center, as probabilities, of the part that a row of `table` is for.
+
+    Every octave of v, from 2^LEAST_BITS on, has 2^PART_BITS parts of equal width.
+    """
     octave, index = divmod(row, 1 << PART_BITS)
     with localcontext(_context(_DIGITS)):
         width = Decimal(2) ** (octave + LEAST_BITS - PART_BITS - 64)

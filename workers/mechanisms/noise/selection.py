@@ -92,10 +92,10 @@ class _Groups:
     def __init__(self, counts: Longs, k: int, scale: Fraction) -> None:
         self._powers = _powers(scale)
         # The k-th largest count bounds the largest remaining one from below, whatever was picked.
-        # So candidates further than `reach` below it never have a weight.
+        # So candidates further than `largest_gap` below it never have a weight.
         rows = np.arange(len(counts))
         if len(counts) > k:
-            least = kth_largest(counts, k) - self._powers.reach
+            least = kth_largest(counts, k) - self._powers.largest_gap
             if least > np.iinfo(np.int64).min:
                 rows = np.flatnonzero(counts >= least)
         ordered = rows[np.argsort(-counts[rows], kind="stable")]
@@ -176,21 +176,21 @@ class _Powers(Frozen):
 
     def __init__(self, scale: Fraction) -> None:
         # ln(2^257) = 178.2; beyond it weights round to 0
-        self.reach = math.ceil(179 * scale)
-        digits = -(-self.reach.bit_length() // _DIGIT_BITS)
-        # The last digit's table stops at the reach, which halves the time (measured).
+        self.largest_gap = math.ceil(179 * scale)
+        digits = -(-self.largest_gap.bit_length() // _DIGIT_BITS)
+        # The last digit's table stops at the largest gap, which halves the time (measured).
         self._tables = tuple(
             _table(
                 scale,
                 digit,
-                min(_DIGIT_VALUES, (self.reach >> (_DIGIT_BITS * digit)) + 1),
+                min(_DIGIT_VALUES, (self.largest_gap >> (_DIGIT_BITS * digit)) + 1),
             )
             for digit in range(digits)
         )
 
     def weight(self, gap: int) -> int:
         """Return w_g, the weight of a candidate with this gap."""
-        if gap > self.reach:
+        if gap > self.largest_gap:
             return 0
         value = 1 << _TABLE_BITS
         digit = 0

@@ -352,7 +352,7 @@ class Noisy(Frozen):
 
 
 class Picking(Frozen):
-    """At most k picks (half of rho), Gaussian noise on their counts (half), as in the papers."""
+    """Shows at most k items, picked with half of rho; the other half pays for their counts."""
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name = name

@@ -71,7 +71,7 @@ def price_sketch(
     Raise ValueError if the noise is more than its tables have, or delta less than they can promise.
     """
     # Most occurrences that an event adds to a stream.
-    reach = config.max_items * config.max_count
+    sensitivity = config.max_items * config.max_count
     numerical = config.delta * NUMERICAL_SHARE
     law: Law
     # Named parts of delta.
@@ -97,11 +97,11 @@ def price_sketch(
         of_one = Fraction(config.epsilon or 0) / releases
         if release == "pmg":
             discovery = float_up(Fraction(config.delta) - Fraction(numerical))
-            law = PmgLaw(size, reach, of_one, discovery / releases * (1 - 1e-12))
+            law = PmgLaw(size, sensitivity, of_one, discovery / releases * (1 - 1e-12))
             failures = (("numerical", numerical), ("discovery", discovery))
             share = NUMERICAL_SHARE
         else:
-            law = PureLaw(size, reach, of_one)
+            law = PureLaw(size, sensitivity, of_one)
             failures = (("numerical", config.delta),)
             share = 1.0
         # A release is epsilon-DP, so epsilon^2 / 2-zCDP.

@@ -4,7 +4,7 @@ It stops at the first tick with value + mu_t > threshold + tau, with one noise t
 `tau_scale`) and one mu_t (b2, `mu_scale`) per tick. Ticks that do not stop cost nothing more. It
 restarts after every stop; an event changes the values of one run only (the next begins with values
 that are already private), so all runs together cost as much as one. Neighbours: the content of one
-event emptied, or the reverse; all values of a run change by 0..Dinf (`reach`) in one direction.
+event emptied, or the reverse; all values of a run change by 0..Dinf (`max_count`) in one direction.
 
 Guarantee: with e1 = Dinf / b1 and e2 = Dinf / b2, let q_x(l) be the probability of stopping at l
 (or never) without the event, q_y(l) with it. q_y(l) <= e^e2 q_x(l), because mu_l alone makes up for
@@ -40,28 +40,28 @@ _OUTWARD = 1 + 1e-12
 class AboveThreshold:
     """Public parameters. Noise is geometric if `one_sided`, else discrete Laplace."""
 
-    reach: int
+    max_count: int
     tau_scale: Fraction
     mu_scale: Fraction
     one_sided: bool
 
     @classmethod
-    def of(cls, budget: Fraction, reach: int, *, pure: bool) -> AboveThreshold:
+    def of(cls, budget: Fraction, max_count: int, *, pure: bool) -> AboveThreshold:
         """Return the parameters for pure epsilon or rho; e1 is half the span, e2 a quarter."""
         if pure:
-            tau, mu = (round_up_scale(part * reach / budget) for part in (2, 4))
+            tau, mu = (round_up_scale(part * max_count / budget) for part in (2, 4))
         else:
             span = math.sqrt(8 * float(budget)) / _OUTWARD
             tau, mu = (
-                round_up_scale(Fraction(part * reach / span * _OUTWARD))
+                round_up_scale(Fraction(part * max_count / span * _OUTWARD))
                 for part in (2, 4)
             )
-        return cls(reach, tau, mu, one_sided=not pure)
+        return cls(max_count, tau, mu, one_sided=not pure)
 
     @property
     def span(self) -> Fraction:
         """Return e1 + 2 e2: the length of the loss's interval, and the pure epsilon."""
-        return self.reach / self.tau_scale + 2 * self.reach / self.mu_scale
+        return self.max_count / self.tau_scale + 2 * self.max_count / self.mu_scale
 
     @property
     def spent(self) -> Fraction:

@@ -27,7 +27,7 @@ the interval: H takes its counts, s and the answers are recomputed, reached thre
     k           number of watched values; with k = 1 the threshold always rises (Algorithms 2, 7)
     u_i         k > 1: noise; K_i rises iff g_i(s) + u_i > K_i - C (Algorithms 8, 12, 13, 17)
     C           `clearance` = low + alpha_U, with low and high the bounds of AboveThreshold
-    reach       Delta: growth limit of the watched values of h + G; c_max, or by segment
+    growth      Delta: growth limit of the watched values of h + G; c_max, or by segment
     n, e        `capacity`: intervals H has noise for, none closes after that; H's error over them
 
 H publishes every column's sum once after each interval, guaranteed for adaptive input: in zCDP a
@@ -39,9 +39,9 @@ k > 1 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale. Error at a tick of one r
 high + e. The close that raised K_i had g_i(s) > K_i - step - low (k > 1: - C - alpha_U), and values
 only grow. So
     k = 1: step + low + high + 3 e    k > 1: step + C + alpha_U + high + 3 e   (segments: + alpha_G)
-and thresholds rise at most (reach + low + e) / step times (k > 1: k (reach + C + alpha_U + e) /
+and thresholds rise at most (growth + low + e) / step times (k > 1: k (growth + C + alpha_U + e) /
 step). zCDP: n is the power of two that minimizes this error; step follows from n. Pure: as printed,
-step = 3 (e + low (k > 1: C) + alpha_G) and n = reach (k > 1: k reach), with alpha_mu + alpha_tau
+step = 3 (e + low (k > 1: C) + alpha_G) and n = growth (k > 1: k growth), with alpha_mu + alpha_tau
 for low.
 
 Outer level (`Segments`): AboveThreshold on the largest watched value of s = h + G, with threshold
@@ -215,16 +215,20 @@ class OneVector:
     variance: float  # at least that of one entry's noise
 
     @classmethod
-    def of(cls, budget: Fraction, changed: int, reach: int, *, pure: bool) -> OneVector:
-        """Return the noise that a budget (rho, or pure epsilon) pays for; `reach` is Dinf."""
+    def of(
+        cls, budget: Fraction, changed: int, max_count: int, *, pure: bool
+    ) -> OneVector:
+        """Return the noise that a budget (rho, or pure epsilon) pays for; `max_count` is Dinf."""
         if pure:
-            scale = laplace.round_up_scale(changed * reach / budget)
+            scale = laplace.round_up_scale(changed * max_count / budget)
             table = laplace.discrete_laplace(scale)
-            return cls(table, changed, scale, changed * reach / scale, table.variance)
+            return cls(
+                table, changed, scale, changed * max_count / scale, table.variance
+            )
         sigma_squared = gaussian.round_up_sigma_squared(
-            changed * reach**2 / (2 * budget)
+            changed * max_count**2 / (2 * budget)
         )
-        spent = changed * reach**2 / (2 * sigma_squared)
+        spent = changed * max_count**2 / (2 * sigma_squared)
         sampler = gaussian.integer_gaussian(sigma_squared)
         return cls(sampler, changed, sigma_squared, spent, float(sigma_squared))
 
@@ -263,23 +267,24 @@ class Intervals:
 
 
 class IntervalRule(Frozen):
-    """Public parameters of the inner level: the noise u (None where k = 1), H's budget `sums`.
+    """The inner level of the module: when an interval closes, and the noise of all its parts.
 
-    `share` is the budget of each part ("test", "sums", "updates"): rho, or epsilon if pure.
+    `share` is the budget of each part ("test", "sums", "updates"): rho, or epsilon if pure. There
+    are no updates with one watched value.
     """
 
     def __init__(
         self, config: OrderStatisticConfig, k: int, share: Mapping[str, Fraction]
     ) -> None:
-        reach = config.max_count
+        max_count = config.max_count
         pure = config.pure
         self.config = config
         self.k = k
         self.sums = share["sums"]
-        self.above = AboveThreshold.of(share["test"], reach, pure=pure)
+        self.above = AboveThreshold.of(share["test"], max_count, pure=pure)
         update = share.get("updates")
         self.update = (
-            None if update is None else OneVector.of(update, k, reach, pure=pure)
+            None if update is None else OneVector.of(update, k, max_count, pure=pure)
         )
 
     @property
@@ -294,28 +299,34 @@ class IntervalRule(Frozen):
         cells = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
         return self.above.tv(self.config.ticks) + cells * CELL_TV
 
-    def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
-        """Return a run's numbers; `start_error` is alpha_G, `beta` a run's failure probability."""
+    def intervals(
+        self, growth: int, beta: float, start_error: float = 0.0
+    ) -> Intervals:
+        """Return the numbers of one run of intervals: their step, capacity and error.
+
+        Args:
+            growth: by how much a watched value can grow in the run.
+            beta: with this probability at most, the run's error exceeds the returned bound.
+            start_error: alpha_G, the error of the sums that the run begins with.
+        """
         if self.config.pure:
-            return self._numbers(
-                min(self.k * reach, MOST_INTERVALS), reach, beta, start_error
-            )
-        # The capacity of least error; more intervals than ticks are of no use.
-        largest = min(
-            MOST_INTERVALS.bit_length() - 1, (self.config.ticks - 1).bit_length()
-        )
+            capacity = min(self.k * growth, MOST_INTERVALS)
+            return self._numbers(capacity, growth, beta, start_error)
+        # The power of two with the least error; more intervals than ticks are of no use.
+        most = min(MOST_INTERVALS, 1 << (self.config.ticks - 1).bit_length())
         candidates = (
-            self._numbers(1 << i, reach, beta, start_error) for i in range(largest + 1)
+            self._numbers(1 << i, growth, beta, start_error)
+            for i in range(most.bit_length())
         )
         return min(candidates, key=lambda numbers: numbers.error)
 
     def noise(self, capacity: int) -> Counter | LaplaceTree:
         """Return H, the counter of column noise, for `capacity` intervals."""
         config = self.config
-        reach = config.most_columns * config.max_count
+        sensitivity = config.most_columns * config.max_count
         if config.pure:
-            return laplace_tree(capacity, self.sums, reach)
-        rho_item = float(self.sums / (reach * config.max_count))
+            return laplace_tree(capacity, self.sums, sensitivity)
+        rho_item = float(self.sums / (sensitivity * config.max_count))
         rho_item = math.nextafter(rho_item, 0.0)
         return make_counter(config.counter, capacity, rho_item, config.radix)
 
@@ -336,11 +347,11 @@ class IntervalRule(Frozen):
         }
 
     def _numbers(
-        self, n: int, reach: int, beta: float, start_error: float
+        self, n: int, growth: int, beta: float, start_error: float
     ) -> Intervals:
         """Return the numbers of a run with capacity n; the other arguments as in `intervals`.
 
-        They are the module's formulas. Of beta, tau, mu and u have a sixth each, and H has a third.
+        The formulas are the module's. Of beta, tau, mu and u have a sixth each, and H has a third.
         """
         low, high = self.above.bounds(
             beta / (6 * (n + 1)), beta / (6 * self.config.ticks)
@@ -361,7 +372,7 @@ class IntervalRule(Frozen):
             short = clearance = math.ceil(least)
         wanted = 3 * (short + noise + start_error)
         if not self.config.pure:
-            wanted = self.k * (reach + short + extra + noise) / n
+            wanted = self.k * (growth + short + extra + noise) / n
         step = math.ceil(wanted)
         error = step + short + extra + high + 3 * noise + start_error
         return Intervals(step, clearance, n, error, noise + start_error)
@@ -384,11 +395,11 @@ class Segments(Frozen):
     def __init__(
         self, config: OrderStatisticConfig, share: Mapping[str, Fraction], beta: float
     ) -> None:
-        reach = config.max_count
+        max_count = config.max_count
         pure = config.pure
-        self.above = AboveThreshold.of(share["outer_test"], reach, pure=pure)
+        self.above = AboveThreshold.of(share["outer_test"], max_count, pure=pure)
         self.column = OneVector.of(
-            share["columns"], config.most_columns, reach, pure=pure
+            share["columns"], config.most_columns, max_count, pure=pure
         )
         self.columns = len(config.domain)
         self.ticks = config.ticks

@@ -195,9 +195,10 @@ class Hops:
                 yield decode(hops[number])[0]
 
     def drop(self, last: Longs) -> list[Rows]:
-        """Drop the hops that nothing needs; return rows whose `last` no hop tells any more.
+        """Drop the hops that no window needs any more.
 
-        The ledger must store `last` of these rows: see the module.
+        Returns the rows whose last tick with an event, `last` (rows,), lay in a dropped hop and so
+        cannot be read back from hops: the ledger must store it.
         """
         undated = []
         highest = len(self._levels) - 1

@@ -84,10 +84,10 @@ class KnownLaplace(Mechanism):
     def __init__(self, config: KnownLaplaceConfig, unit: str = "event") -> None:
         super().__init__(config, unit)
         epsilon = config.epsilon or 0.0
-        reach = config.max_items * config.max_count
+        sensitivity = config.max_items * config.max_count
         radix = config.radix or best_radix(config.ticks, power=3)
         self._tree: LaplaceTree = laplace_tree(
-            config.ticks, Fraction(epsilon), reach, radix
+            config.ticks, Fraction(epsilon), sensitivity, radix
         )
         changed = self._tree.levels * config.max_items
         numerical = sampler_delta(

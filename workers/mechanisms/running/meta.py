@@ -343,11 +343,15 @@ class Meta(Budgeted):
         p = config.parameters()
         algorithm = self.algorithm
         releases = self._ticks(data)
-        most = p.k if name in PICKING else p.kbar if name in LIMITED else data.items
+        # How many labels a release can show.
+        labels = data.items
+        where = ""
+        if name in PICKING + LIMITED:
+            labels = p.k if name in PICKING else p.kbar
+            where = " in a block"
         lost = 0.0
-        values = (p.domain or min(most, data.items)) * releases
-        where = " in a block" if name in PICKING + LIMITED else ""
-        assumes = f"at most {most:,} labels occur{where}"
+        values = (p.domain or min(labels, data.items)) * releases
+        assumes = f"at most {labels:,} labels occur{where}"
         used = self.blocks().used_blocks(releases)
         if name == "known_gauss":
             assumes = ""

@@ -2,7 +2,7 @@
 
     Symbol      Here
     t, b_i(t)   a tick; window i counts ticks b_i(t) + 1..t, `LineCounter.begin`
-    r_i, r      reach, most ticks of window i; of the longest one
+    r_i, r      `most_ticks` of window i; of the longest one
     L           levels of the noise, which all windows share
     K           `rest`, r + 3 * 2^L - 2 ticks: windows that end later share no noise with a tick
     E_i         `memory_of`, r_i + K
@@ -373,7 +373,7 @@ class Sliding(Budgeted):
         self.sum_windows = counters.get("sums", ())
         self.total_windows = counters.get("totals", ())
         levels = of_counts[0].levels
-        self.rest = rest_of(levels, max(window.reach for window in of_counts))
+        self.rest = rest_of(levels, max(window.most_ticks for window in of_counts))
         shortest = min(config.window_ticks) if len(of_counts) > 1 else None
         overlap = Fraction(1)
         if config.user_period is not None:
@@ -403,7 +403,7 @@ class Sliding(Budgeted):
         """Return how many periods of a user a window can count; 1 where an event is protected."""
         if self.config.user_period is None:
             return 1
-        return (self.windows[i].reach - 2) // self.period + 2
+        return (self.windows[i].most_ticks - 2) // self.period + 2
 
     def _compute_bar(self, i: int) -> int:
         """Return a_i, at most m_i; nothing that is promised depends on it."""
@@ -413,7 +413,7 @@ class Sliding(Budgeted):
 
     def memory_of(self, i: int) -> int:
         """Return E_i: window i tests an item at a tick and the E_i - 1 ticks after each event."""
-        return self.windows[i].reach + self.rest
+        return self.windows[i].most_ticks + self.rest
 
     def threshold_of(self, i: int) -> int | None:
         """Return the noisy count above which window i shows an item; None: all are shown."""

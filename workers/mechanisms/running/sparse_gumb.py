@@ -176,7 +176,7 @@ class SparseNoise:
         return int(self._threshold.values(self._stream, (THRESHOLD, used), key_tag)[0])
 
     def picks(self, key_tag: Tags, choice: int, k: int) -> list[tuple[int, int]]:
-        """Return k random words of 128 bits, as halves, for the picks of choice n = `choice`."""
+        """Return k random 128-bit words, as (upper, lower) halves, for a choice, by its number."""
         words = (
             self._stream.words(key_tag, (PICK | i, choice))[0].tolist()
             for i in range(k)
@@ -190,7 +190,10 @@ _COMPARED_SWITCHES = 20
 
 
 class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_gumb"):
-    """`eta` is the switch margin (None: eta_t); `accounting` "paper" is Theorem 4 as printed."""
+    """Running counts of the `top_k` of declared labels, chosen anew at most `switches` times.
+
+    `eta` is the switch margin (None: eta_t); `accounting` "paper" is Theorem 4 as printed.
+    """
 
     about = About(
         order=30,

@@ -343,6 +343,10 @@ class UniqueUsers(Sliding):
     """
 
     def _make_counters(self) -> tuple[Fraction, float]:
+        """Set a counter for each window, and `rest`; return the overlap of periods, and the cost.
+
+        A user's period may change `max_items` counts in each window, whose noise is its own.
+        """
         config = self.config
         windows = len(config.windows)
         items = config.max_items
@@ -361,7 +365,7 @@ class UniqueUsers(Sliding):
     def memory_of(self, i: int) -> int:
         """Return E_i: window i tests an item at a tick and the E_i - 1 ticks after each event."""
         window = self.windows[i]
-        return window.reach + rest_of(window.levels)
+        return window.most_ticks + rest_of(window.levels)
 
     def _periods_in(self, i: int) -> int:
         # A user counts once, whatever the periods.

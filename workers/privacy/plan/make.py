@@ -8,6 +8,8 @@ key index, length and text of the label, and count and first tick shown, in at m
 A tag is a keyed hash that stands for a label; stream keys are spread over owner partitions.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from msgspec import structs
@@ -189,14 +191,16 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Error
     ticks = noise.ticks_looked_at
     law = mechanism.law
     sd = noise.worst_sd
-    shown = mechanism.most_shown()
-    counts = ((shown,) if shown else SIZES) if law in COUNT_LAWS else ()
+    sizes: Sequence[int] = ()
+    if law in COUNT_LAWS:
+        shown = mechanism.most_shown()
+        sizes = (shown,) if shown else SIZES
     data = Data(items=domain or COMPARED_ITEMS, ticks=ticks)
     return Error(
         beta=beta,
         mean_absolute_error=mean_over_ticks(mechanism, ticks),
         worst=tuple(
-            Worst(items=n, error=worst_of_all(law, sd, ticks * n, beta)) for n in counts
+            Worst(items=n, error=worst_of_all(law, sd, ticks * n, beta)) for n in sizes
         ),
         segments=tuple(
             Segment(segment=number, up_to=value, error=round(error, 4))

@@ -155,7 +155,7 @@ def _window(
         ms=config.windows[index],
         ticks=counter.window,
         hop=counter.hop,
-        most_ticks=counter.reach,
+        most_ticks=counter.most_ticks,
         worst_sd=worst,
         worst_tick=int(counter.curve().noisiest(1 << counter.levels)[0]),
         rms_sd=rms,
@@ -169,7 +169,7 @@ def _window(
             if threshold is None
             else math.ceil(threshold + NORMAL_ONE_SIDE_95 * worst)
         ),
-        kept=-(-counter.reach // counter.hop),
+        kept=-(-counter.most_ticks // counter.hop),
         sum=sums,
         all_items=all_items,
         alone=_alone(config, index, unit),

@@ -350,27 +350,44 @@ class Backtest:
         # A truth counts a tick before the runs look at it; unbounded counts follow all runs.
         self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
 
-    def _histogram(self, run: Run) -> ReplayHistogram:
-        """Return the histogram of a run; create its group, truth and view if it is the first."""
-        config = run.combination.config
-        mechanism = self._mechanisms[id(run.combination)]
+    def _group_of(self, config: HistogramConfig) -> Group:
+        """Return the group that a histogram belongs to; create it if it is the first there."""
         scope = scope_of(config)
-        domain = tuple(mechanism.domain())
         if scope not in self._groups:
             wide = truth_of(
                 config, self._key, (), lane=unbounded(config.lane), sizes=False
             )
             self._groups[scope] = Group(wide)
-        group = self._groups[scope]
-        place = (config.lane, domain)
-        if place not in group.views:
-            sizes = run.combination.discovers
-            truth = truth_of(config, self._key, domain, lane=config.lane, sizes=sizes)
-            group.views[place] = tuple(
+        return self._groups[scope]
+
+    def _views_of(self, run: Run, group: Group) -> tuple[View, ...]:
+        """Return the exact counts to measure a run against, one view for each of its series.
+
+        Runs with equal bounds and domain share them.
+        """
+        config = run.combination.config
+        domain = tuple(self._mechanisms[id(run.combination)].domain())
+        bounds_and_domain = (config.lane, domain)
+        if bounds_and_domain not in group.views:
+            truth = truth_of(
+                config,
+                self._key,
+                domain,
+                lane=config.lane,
+                sizes=run.combination.discovers,
+            )
+            group.views[bounds_and_domain] = tuple(
                 View(truth, group.wide, self._key, self._top, number)
                 for number in range(len(config.series))
             )
-        views = group.views[place]
+        return group.views[bounds_and_domain]
+
+    def _histogram(self, run: Run) -> ReplayHistogram:
+        """Return the histogram of a run, whose releases are measured as they come."""
+        config = run.combination.config
+        group = self._group_of(config)
+        views = self._views_of(run, group)
+        mechanism = self._mechanisms[id(run.combination)]
         stream = STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}"
         if has_rows_of_truth(config):
             mechanism = cast(Mechanism, Mirrored(mechanism, views[0].truth))

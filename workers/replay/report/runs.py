@@ -234,10 +234,12 @@ def run_table(data: Measured, advice: Recommendation) -> Table:
         if several_lengths:
             row["ticks"] = f"{run.row.ticks:,}"
         rows.append(row)
-        front = run.number in advice.front and len(data.runs) > 1
-        kinds.append(
-            " ".join(("chosen",) * (run.number == advice.chosen) + ("front",) * front)
-        )
+        classes = []
+        if run.number == advice.chosen:
+            classes.append("chosen")
+        if run.number in advice.front and len(data.runs) > 1:
+            classes.append("front")
+        kinds.append(" ".join(classes))
     cells = [list(row.values()) for row in rows]
     return Table(list(rows[0]), cells, words=range(1, 1 + len(settings)), kinds=kinds)
 
