@@ -183,7 +183,7 @@ DEFECTS = {
     "many digits": ("digits <= WHOLE_DIGITS", "digits <= 20"),
     "many digits behind the point": ("BEHIND_DIGITS", "31"),
     "any bracket closes": (
-        "!= (CLOSE_OBJECT if row == NONE else",
+        "!= (CLOSE_OBJECT if list_row == NONE else",
         "not in (CLOSE_OBJECT,",
     ),
     "any bracket closes items": (
@@ -212,11 +212,11 @@ DEFECTS = {
     ),
     "something behind the record": ("skip_space(data, pos, stop) == stop", "True"),
     "items of several sorts": ("\n                or sort == SEVERAL", ""),
-    "null is an element": ("byte == NULL[0] and row == NONE:", "byte == NULL[0]:"),
-    "elements are not counted": ("log[row, START] += 1", "pass"),
+    "null is an element": ("byte == NULL[0] and list_row == NONE:", "byte == NULL[0]:"),
+    "elements are not counted": ("log[list_row, START] += 1", "pass"),
     "items are not counted": ("count += 1", "pass"),
     "the level around is forgotten": ("node = stack[level - 1, HELD_NODE]", "pass"),
-    "the list around is forgotten": ("row = stack[level - 1, HELD_ROW]", "pass"),
+    "the list around is forgotten": ("list_row = stack[level - 1, HELD_LIST_ROW]", "pass"),
     "a string goes on behind a backslash": (
         "byte in (QUOTE, BACKSLASH)",
         "byte == QUOTE",

@@ -220,7 +220,7 @@ def take_counters(
 
 @kernel
 def fill_sketch_slots(table: SketchTable) -> None:
-    """Enter all rows in empty slots: after these were made more."""
+    """Enter all rows in the empty slots of a table that has got more of them."""
     mask = np.uint64(len(table.slots) - 1)
     for place in range(table.used[KEYS]):
         row = int(table.first[table.met[place]])

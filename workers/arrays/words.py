@@ -64,7 +64,7 @@ def not_plain(word: np.uint64) -> np.uint64:
 def past_plain(data: Bytes, pos: int, stop: int) -> int:
     """Return where plain ASCII from `pos` ends, at most `stop`.
 
-    Near the end of `data`, up to seven bytes before.
+    It reads whole words, so near the end of `data` it stops up to seven bytes early.
     """
     last = len(data) - WORD
     if pos < 0:
@@ -81,7 +81,7 @@ def past_plain(data: Bytes, pos: int, stop: int) -> int:
 def past_digits(data: Bytes, position: int, stop: int) -> int:
     """Return where digits from `position` end, at most `stop`.
 
-    Near the end of `data`, up to seven bytes before.
+    It reads whole words, so near the end of `data` it stops up to seven bytes early.
     """
     last = len(data) - WORD
     if position < 0:

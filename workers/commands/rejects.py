@@ -318,7 +318,7 @@ def _decoded(settings: Settings, reject: Rejected) -> object:
 
 
 def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
-    """List rejects whose reason contains `reason`, print up to `show` of them, and resend them."""
+    """List the rejects whose reason contains `chosen.reason`; resend and print some if asked to."""
     say = Printer(Console(highlight=False))
     connection = connection_of(settings)
     reason = chosen.reason
@@ -330,6 +330,7 @@ def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
         ensure_compiled()
         _print_retry(retry_rejects(settings, connection, wanted), say)
         say.line()
+    # By reason.
     counts = defaultdict[str, ReasonCounts](ReasonCounts)
     undeclared = UndeclaredKeys(settings)
     shown: list[Rejected] = []
@@ -356,13 +357,29 @@ def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
     say.line(
         f"topic {settings.rejects_topic}: {plural(number, 'reject')}", style="bold"
     )
-    for text, counted in sorted(counts.items(), key=lambda reason: -reason[1].number):
-        say.line(f"  {text}: {counted.number:,}")
+    _print_reasons(counts, undeclared, say)
+    if chosen.show is not None:
+        say.line()
+        say.line(
+            f"The first {len(shown):,} that were not sent back. Exact: for the operator only.",
+            style="bold",
+        )
+        for reject in shown:
+            _print_reject(settings, reject, say)
+    return 0
+
+
+def _print_reasons(
+    counts: Mapping[str, ReasonCounts], undeclared: UndeclaredKeys, say: Printer
+) -> None:
+    """Print how many rejects each reason has, the most first, and where they come from."""
+    for reason, counted in sorted(counts.items(), key=lambda entry: -entry[1].number):
+        say.line(f"  {reason}: {counted.number:,}")
         topics = ", ".join(sorted(counted.topics))
         say.line(
             f"      {iso_time(counted.first_ms)} to {iso_time(counted.last_ms)}, from {topics}",
         )
-        if text == NOT_DECLARED:
+        if reason == NOT_DECLARED:
             for line in undeclared.lines():
                 say.line(f"      {line}")
         if counted.sent:
@@ -371,31 +388,24 @@ def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
             say.line(
                 f"      {counted.cut:,} not whole, as the record was too long: cannot be sent back",
             )
-    if chosen.show is not None:
-        say.line()
-        say.line(
-            f"The first {len(shown):,} that were not sent back. Exact: for the operator only.",
-            style="bold",
-        )
-        by_record_key = any(
-            view.key == RECORD_KEY for view in settings.shape.views.values()
-        )
-        for reject in shown:
-            say.line(
-                f"  {reject.topic}[{reject.partition}] offset {reject.offset:,}, {iso_time(reject.time_ms)}: {reject.reason}",
-            )
-            if by_record_key:
-                say.one_line(f"record key: {_shown(record_key(settings, reject))}", 6)
-            if reject.reason == NOT_JSON and not reject.truncated:
-                fault = fault_of(settings, reject.value)
-                if fault is not None:
-                    say.line(f"      the fault: {fault.what}")
-                    say.one_line(fault.context, 6)
-            text = "no value"
-            if reject.value is not None:
-                text = reject.value.decode(errors="backslashreplace")
-            say.one_line(text, 6)
-    return 0
+
+
+def _print_reject(settings: Settings, reject: Rejected, say: Printer) -> None:
+    """Print a reject as it is, and where its JSON has a fault."""
+    say.line(
+        f"  {reject.topic}[{reject.partition}] offset {reject.offset:,}, {iso_time(reject.time_ms)}: {reject.reason}",
+    )
+    if any(view.key == RECORD_KEY for view in settings.shape.views.values()):
+        say.one_line(f"record key: {_shown(record_key(settings, reject))}", 6)
+    if reject.reason == NOT_JSON and not reject.truncated:
+        fault = fault_of(settings, reject.value)
+        if fault is not None:
+            say.line(f"      the fault: {fault.what}")
+            say.one_line(fault.context, 6)
+    text = "no value"
+    if reject.value is not None:
+        text = reject.value.decode(errors="backslashreplace")
+    say.one_line(text, 6)
 
 
 def _print_retry(outcome: RetryCounts, say: Printer) -> None:

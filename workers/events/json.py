@@ -9,7 +9,6 @@ rejects in wanted fields, and integers of more than 4,300 digits.
 
 import json
 from collections.abc import Callable, Iterator
-from itertools import compress
 from typing import Any, NoReturn, TypedDict
 
 import msgspec
@@ -111,8 +110,13 @@ class _Rows:
 
 def _sort(node: Node) -> int:
     """Return how the scanner reads a node: one value, items, an object, a list, or several."""
-    wanted = node.many, node.children, node.elements
-    sorts = [*compress((scanner.ITEMS, scanner.OBJECT, scanner.ELEMENTS_OF), wanted)]
+    sorts = []
+    if node.many:
+        sorts.append(scanner.ITEMS)
+    if node.children:
+        sorts.append(scanner.OBJECT)
+    if node.elements is not None:
+        sorts.append(scanner.ELEMENTS_OF)
     if len(sorts) > 1:
         return scanner.SEVERAL
     return sorts[0] if sorts else scanner.ONE

@@ -106,9 +106,10 @@ class Output(NamedTuple):
 def end_log(
     out: Output, record: int, values: Longs, used: int, end: int, room: int
 ) -> tuple[int, int]:
-    """Note that a record's log ends with row `end`, or DECLINED; return the rows used, and `room`.
+    """Note that a record's log ends before row `end`, or that the record is DECLINED.
 
-    `room`, the bytes that declined records may still take, shrinks by those of a declined one.
+    Return the rows used, and `room`: the bytes that declined records may still take, which those
+    of a declined one are taken from.
     """
     if end != DECLINED:
         out.status[record] = 0

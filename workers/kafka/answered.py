@@ -22,12 +22,12 @@ class AnsweredProducer:
         self._producer: Producer | None = None
 
     def produce(
-        self, topic: str, value: bytes, wait_s: float, **place: Any
+        self, topic: str, value: bytes, wait_s: float, **key_and_partition: Any
     ) -> str | None:
         """Write a record and wait for at most `wait_s`; return why it is not there, or None.
 
-        `place` is its key and partition, if any. Raise KafkaException and BufferError where it
-        cannot even be sent.
+        `key_and_partition` are its `key` and `partition`, if any. Raise KafkaException and
+        BufferError where it cannot even be sent.
         """
         answers: list[str | None] = []
 
@@ -36,6 +36,6 @@ class AnsweredProducer:
 
         if self._producer is None:
             self._producer = self._connection.producer(None, **self._options)
-        self._producer.produce(topic, value, on_delivery=note, **place)
+        self._producer.produce(topic, value, on_delivery=note, **key_and_partition)
         self._producer.flush(wait_s)
         return answers[-1] if answers else "no answer"

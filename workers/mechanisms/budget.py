@@ -29,7 +29,11 @@ DISCOVERY_SHARE = 0.5
 def split(
     config: HistogramConfig, *, discovers: bool, gaussian: bool = False
 ) -> PrivacyCost:
-    """Return a histogram's budget, rho for noise; `ValueError` if it is too small to use."""
+    """Return what a histogram may spend: its rho for noise, and the parts of delta set aside.
+
+    `discovers`: whether it needs a part for showing unknown labels. `ValueError` if the budget is
+    too small to use.
+    """
     discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0
     numerical = 0.0 if gaussian else config.delta * NUMERICAL_SHARE
     conversion = config.delta - discovery - numerical

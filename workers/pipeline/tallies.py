@@ -214,32 +214,32 @@ class UserTally:
 
         Stream keys are in the order of their codes.
         """
-        met = np.unique(np.concatenate(self._met))
-        of_met = owner_of[met]
-        order = np.argsort(of_met, kind="stable")
-        met = met[order]
-        bounds = np.searchsorted(of_met[order], np.arange(owners + 1))
-        place = np.empty(int(met.max()) + 1, dtype=np.int64)
-        place[met] = np.arange(len(met))
+        # The stream keys by owner, and the place of each key's code among them.
+        keys = np.unique(np.concatenate(self._met))
+        owner_of_key = owner_of[keys]
+        by_owner = np.argsort(owner_of_key, kind="stable")
+        keys = keys[by_owner]
+        bounds = np.searchsorted(owner_of_key[by_owner], np.arange(owners + 1))
+        place_of = np.empty(int(keys.max()) + 1, dtype=np.int64)
+        place_of[keys] = np.arange(len(keys))
+        # All rows by key, label and user: equal ones follow each other, and the first stays.
         pairs = np.concatenate(self._pairs)
-        of_rows = np.concatenate(self._users)
-        places = place[(pairs >> np.uint64(32)).astype(np.int64)]
-        by_key = np.lexsort((of_rows[:, 1], of_rows[:, 0], pairs, places))
-        pairs = pairs[by_key]
-        of_rows = of_rows[by_key]
+        row_users = np.concatenate(self._users)
+        places = place_of[(pairs >> np.uint64(32)).astype(np.int64)]
+        order = np.lexsort((row_users[:, 1], row_users[:, 0], pairs, places))
+        pairs = pairs[order]
+        row_users = row_users[order]
+        is_same_user = (row_users[1:] == row_users[:-1]).all(axis=1)
         is_first = np.ones(len(pairs), dtype=np.bool_)
-        same = (pairs[1:] == pairs[:-1]) & (of_rows[1:] == of_rows[:-1]).all(axis=1)
-        is_first[1:] = ~same
-        used = int(np.count_nonzero(is_first))
-        out.pairs[:used] = pairs[is_first]
-        out.labels[:used] = (pairs[is_first] & np.uint64(kernels.NO_LABEL)).astype(
-            np.int64
-        )
-        out.counts[:used] = 1
-        users[:used] = of_rows[is_first]
-        rows_of_key = places[by_key][is_first]
-        starts = np.searchsorted(rows_of_key, np.arange(len(met) + 1))
-        names = [self.key_names.name(code) for code in met.tolist()]
+        is_first[1:] = (pairs[1:] != pairs[:-1]) | ~is_same_user
+        pairs = pairs[is_first]
+        rows = len(pairs)
+        out.pairs[:rows] = pairs
+        out.labels[:rows] = (pairs & np.uint64(kernels.NO_LABEL)).astype(np.int64)
+        out.counts[:rows] = 1
+        users[:rows] = row_users[is_first]
+        starts = np.searchsorted(places[order][is_first], np.arange(len(keys) + 1))
+        names = [self.key_names.name(code) for code in keys.tolist()]
         return names, bounds.tolist(), starts
 
 

@@ -70,20 +70,20 @@ def outlook_of(
     ceiling: Ceiling,
     settings: Settings,
     states: Sequence[ReleaseProgress],
-    others: Sequence[Charge],
+    other_charges: Sequence[Charge],
     *,
     seconds: bool = True,
 ) -> Outlook | None:
-    """Return the outlook of a worker that has published, else None; `others` as in `budget_of`.
+    """Return the outlook of a worker that has published, else None.
 
-    Without `seconds` no second histogram is looked for.
+    `other_charges` are as in `budget_of`. Without `seconds` no second histogram is looked for.
 
     Raise SettingsError if a histogram that has not begun cannot meet its budget.
     """
     newest = max(map(_newest, states), default=-EVER)
     if newest == -EVER:
         return None
-    fixed = all_charges(settings, states, others)
+    fixed = all_charges(settings, states, other_charges)
     running = []
     for config in settings.histograms:
         generation = (settings.worker.name, config.name, config.generation)

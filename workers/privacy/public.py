@@ -148,11 +148,11 @@ def decode_budget(value: bytes) -> PublicBudget:
 
 
 def public_budget(
-    settings: Settings, progress: ReleaseProgress, others: Sequence[Charge]
+    settings: Settings, progress: ReleaseProgress, other_charges: Sequence[Charge]
 ) -> PublicBudget | None:
     """Return what readers are told; None before the first tick.
 
-    Every owner publishes the ticks that one owner's `progress` has; `others` are the charges of
+    Every owner publishes the ticks that one owner's `progress` has. `other_charges` are those of
     other workers, and of other owners, that count toward the ceiling.
     """
     states = [progress] * owners_of([progress]).number
@@ -178,23 +178,25 @@ def public_budget(
             for entry in entries
         ),
         total=None if total is None else PublicTotal(total.epsilon, total.delta),
-        ceiling=_ceiling(settings, states[:1], others),
+        ceiling=_ceiling(settings, states[:1], other_charges),
     )
 
 
 def _ceiling(
-    settings: Settings, states: Sequence[ReleaseProgress], others: Sequence[Charge]
+    settings: Settings,
+    states: Sequence[ReleaseProgress],
+    other_charges: Sequence[Charge],
 ) -> PublicCeiling | None:
     """Return the ceiling of the settings, if any, and what it still allows."""
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
         return None
-    charges = all_charges(settings, states, others)
+    charges = all_charges(settings, states, other_charges)
     fullest = fullest_of(
         ceiling.fullest(charges, *charge.span(charge.last), locate=True)
         for charge in charges
     )
-    outlook = outlook_of(ceiling, settings, states, others, seconds=False)
+    outlook = outlook_of(ceiling, settings, states, other_charges, seconds=False)
     until = None
     at_least = False
     if outlook is not None and outlook.until is not None:

@@ -65,7 +65,10 @@ _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 
 def write_settings(chosen: Init) -> int:
-    """Write a settings file; options that are None were not given."""
+    """Guess settings from a sample of a topic, asking the operator, and write them to a new file.
+
+    Returns the exit code. Options that are None were not given.
+    """
     output = chosen.output or Path(f"{chosen.topic}.toml")
     bootstrap = chosen.bootstrap
     topic = chosen.topic
@@ -134,8 +137,17 @@ def write_settings(chosen: Init) -> int:
         output=output,
         now=datetime.now(UTC),
     )
+    _write_new(output, text)
+    if not asking:
+        _show_fields(console, guess, roles_of(draft))
+    _show_draft(console, draft, output, text)
+    return 0
+
+
+def _write_new(output: Path, text: str) -> None:
+    """Write a new settings file, after checking that it loads."""
     try:
-        settings_of(tomllib.loads(text), base)
+        settings_of(tomllib.loads(text), output.absolute().parent)
     except ValueError as error:
         raise SettingsError(
             f"no settings could be written that load: {error}"
@@ -147,10 +159,6 @@ def write_settings(chosen: Init) -> int:
             file.write(text)
     except OSError as error:
         raise SettingsError(f"{output}: {error.strerror}") from None
-    if not asking:
-        _show_fields(console, guess, roles_of(draft))
-    _show_draft(console, draft, output, text)
-    return 0
 
 
 def table_of(values: Mapping[str, str]) -> dict[str, object]:

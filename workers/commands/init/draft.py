@@ -319,15 +319,17 @@ class SampleGuesses:
             raise CannotGuess(
                 "no sampled record would be an event with anything to count"
             )
-        per_event = sorted(len(set(view.labels)) for _, _, view in seen if view.labels)
+        # How many different items events have, and how often each of these counts.
+        items_per_event = sorted(
+            len(set(view.labels)) for _, _, view in seen if view.labels
+        )
         counts = sorted(
             count for _, _, view in seen for count in _amounts(view).values()
         )
-        max_items = min(max(quantile(per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
-        most = math.isqrt(
-            _PRODUCT_MAX // (max_items if user is None else ITEMS_PER_USER)
-        )
-        max_count = min(_round_up(quantile(counts, _MOST_ITEMS)), most)
+        max_items = min(max(quantile(items_per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
+        items_of_unit = max_items if user is None else ITEMS_PER_USER
+        count_limit = math.isqrt(_PRODUCT_MAX // items_of_unit)
+        max_count = min(_round_up(quantile(counts, _MOST_ITEMS)), count_limit)
         private = None
         if private_rho is not None:
             views_seen = [view for _, _, view in seen if view.labels]
@@ -341,8 +343,8 @@ class SampleGuesses:
                 name = _text_key(self._sample.records[index].key) or ""
             for item, count in list(_amounts(view).items())[:max_items]:
                 pairs[name, item] += min(count, max_count)
-        few_items = fmean(number <= max_items for number in per_event)
-        few_counts = fmean(count <= max_count for count in counts)
+        share_of_items = fmean(number <= max_items for number in items_per_event)
+        share_of_counts = fmean(count <= max_count for count in counts)
         if self.time is None:
             times = [self._sample.records[index].time_ms for index, _, _ in seen]
             by_place = dict(enumerate(self._logged))
@@ -371,7 +373,7 @@ class SampleGuesses:
             pairs=pairs,
             max_items=max_items,
             max_count=max_count,
-            within=(few_items, few_counts),
+            within=(share_of_items, share_of_counts),
             private=private,
             times=times,
             rate=self._rate([index for index, _, _ in seen], times),

@@ -56,7 +56,7 @@ class Chosen:
 
 
 class PrivateChoice:
-    """Noisy quantiles of one sample; `parts` of them, equally dear, cost `rho` together."""
+    """Bounds chosen by noisy quantiles of one sample: `parts` choices cost `rho` together."""
 
     def __init__(self, rho: float, parts: int) -> None:
         # A little less, so that roundings up stay below.
@@ -81,12 +81,11 @@ class PrivateChoice:
         """Return buckets for nearly all values, one an event; None if there are none."""
         cells = [bisect_right(NUMBERS, value) for value in values]
         shares = (_OUTSIDE, _USUAL, 1 / 2, 1 - _OUTSIDE)
-        found = self._quantiles("ends", cells, len(NUMBERS) + 1, shares)
+        *lower, highest = self._quantiles("ends", cells, len(NUMBERS) + 1, shares)
         # The lower edges of their cells, and the upper one of the last.
-        low, usual, middle = (NUMBERS[max(cell - 1, 0)] for cell in found[:3])
-        return range_around(
-            low, usual, middle, NUMBERS[min(found[3], len(NUMBERS) - 1)]
-        )
+        low, usual, median = (NUMBERS[max(cell - 1, 0)] for cell in lower)
+        high = NUMBERS[min(highest, len(NUMBERS) - 1)]
+        return range_around(low, usual, median, high)
 
     def ranks(
         self, name: str, cells: Sequence[int], number: int

@@ -292,7 +292,7 @@ class _Walk:
             outer=NO_SLOT if node.many else node.slot,
             state=self.program.list_state(),
         )
-        wanted_keys = [(name, wanted.slot) for name, wanted in node.children.items()]
+        wanted_keys = [(name, inner.slot) for name, inner in node.children.items()]
         has_plain_types = key.type == ops.STRING and value.type != ops.MESSAGE
         wanted_twice = node.many and wanted_keys
         if not has_plain_types or wanted_twice or len(wanted_keys) > ops.BITS_MAX:

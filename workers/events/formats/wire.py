@@ -159,6 +159,9 @@ def parse_headers(
     resolves it and resumes there.
 
     Args:
+        values: (n, 2), start and stop of each record in `data`; a start of -1 is a null value.
+        named: whether a message path follows the schema id, as in Protobuf.
+        pairs: (k, 2), the known (schema id, message) pairs.
         ids, payloads: int64 (n, 2), written: id and message, start and stop; -1 if none.
         numbers: int64 (n,), written: row of `pairs`, NO_VALUE or NO_ID.
     """

@@ -30,7 +30,7 @@ from workers.runtime.frozen import Frozen, memoized
 
 
 class LaplaceTree(Frozen):
-    """The public parameters of such a tree, and its noise."""
+    """The public parameters of a tree with discrete Laplace noise on its blocks, and that noise."""
 
     kind = "laplace tree"
 
@@ -74,12 +74,15 @@ class LaplaceTree(Frozen):
         return math.sqrt(len(apart) * self.variance)
 
     def bound(self, values: float, beta: float) -> float:
-        """Bound the noise of that many sums at any tick, with failure probability beta."""
+        """Bound the noise of that many sums at any tick, with failure probability beta.
+
+        The module's tail bound, solved for x, at the best of 1,000 values of l b.
+        """
         blocks = self.curve().used_blocks(self.horizon)
         scale = float(self.scale)
         log = math.log(2 * values / beta)
-        shares = np.linspace(0, 1, 1_002)[1:-1]  # of l b
-        return float(((log - blocks * np.log1p(-(shares**2))) / shares).min()) * scale
+        lb = np.linspace(0, 1, 1_002)[1:-1]
+        return float(((log - blocks * np.log1p(-(lb**2))) / lb).min()) * scale
 
     def public(self) -> dict[str, object]:
         return {

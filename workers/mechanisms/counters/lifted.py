@@ -90,9 +90,10 @@ NO_WORDS = read_only(np.empty((0, 0, 2), dtype=np.uint64))
 
 
 class Step(NamedTuple):
-    """How rows enter a block of a level: where the words of its node and those beside it are.
+    """Where `descend` finds the node of a level's block, and those of the blocks beside it.
 
-    A cell of words has two nodes, its halves 0 and 1; see `descend`.
+    A cell of words has two nodes, its halves 0 and 1. "Next" and "last" are the nodes of the block
+    after and of the one before.
     """
 
     cell: int = -1  # -1: the node's number is in the state
@@ -106,9 +107,12 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How rows get to a place, from the one before or from nothing; see `descend`."""
+    """What `descend` needs to move rows to a place, from the one before or from nothing.
 
-    cells: Words  # (cells, 2)
+    `cells` (cells, 2) are those whose words are to be drawn; the other fields are its arguments.
+    """
+
+    cells: Words
     total: int
     total_half: int
     steps: Longs
@@ -193,7 +197,10 @@ class LiftedCurve(Frozen, Curve):
         return np.where((node == 0) | (node == self._last(level)), edge, inside)
 
     def _grids(self) -> list[Longs]:
-        """Return, by k, the best low k bits for each value of the highest 12 of them."""
+        """Return, for k = 0..h, the values of p's lowest k bits that may be noisiest.
+
+        Of those that agree in their highest 12 bits, that is the one with most variance so far.
+        """
         bits = np.zeros(1, dtype=np.int64)
         value = np.zeros(1)
         grids = [bits]
@@ -226,7 +233,7 @@ class LiftedCurve(Frozen, Curve):
         return float(total)
 
     def _block(self, level: int, k: int, m: "_Moments") -> float:
-        """Return the sum of a level's parts over the first places of block k."""
+        """Return the sum of a level's parts over the first places of block k, whose moments are m."""
         last = self._last(level)
         if k > last:  # the end of the last block: u is 0, and nothing has a part
             return 0.0
@@ -256,6 +263,7 @@ class _Moments(NamedTuple):
 
 
 def _moments(level: int, n: int) -> _Moments:
+    """Return the moments of the first n places of a level's block: u = 0, 1 / 2^level, ..."""
     width = 1 << level
     u, uu = _sums(n, width)
     below = min(n, width // 2 + 1)  # c = u below, 1 - u beyond
@@ -274,7 +282,7 @@ def _moments(level: int, n: int) -> _Moments:
 
 
 def _sums(n: int, width: int) -> tuple[float, float]:
-    """Return the sums of u and of u^2."""
+    """Return the sums of u and of u^2 for u = 0, 1 / width, ... (n - 1) / width."""
     return n * (n - 1) // 2 / width, n * (n - 1) * (2 * n - 1) // 6 / width**2
 
 
@@ -415,7 +423,10 @@ class LiftedCounter(Counter):
 
 
 class LiftedColumns(Columns):
-    """The blocks of every row at one place; a tick draws about one and a half nodes a row."""
+    """A cache of the noise of all rows at one place, which moves on with the ticks.
+
+    From tick to tick it draws about one and a half nodes a row.
+    """
 
     _counter: LiftedCounter
 

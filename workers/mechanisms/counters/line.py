@@ -755,15 +755,16 @@ def cost_of(levels: int, shortest: int | None) -> Fraction:
 def overlap_of(levels: int, shortest: int | None, period: int) -> Fraction:
     """Return F: what one user does in n periods costs at most min(n, F) n times one period's bound.
 
-    F is 2 Gamma: events of periods q and q + 2 i are more than (2 i - 1) `period` ticks apart, and
-    have in common at most what nodes of all levels have (0036, T7). The n is the triangle's.
+    `period` is its length in ticks. F adds up what every second period can have in common with
+    one: events of periods q and q + 2 i are more than (2 i - 1) `period` ticks apart, and share at
+    most what nodes of all levels allow at that distance (decision 36, T7).
     """
     by_level = weights(levels, shortest)
     shared = Fraction(0)
-    for lag in range(period, 5 << levels, 2 * period):
+    for distance in range(period, 5 << levels, 2 * period):
         for level, weight in enumerate(by_level, start=1):
             products = _PRODUCTS if level <= levels else _PRODUCTS_OF_STEPS
-            entry = _EIGHTHS * lag >> min(level, levels)
-            if entry < len(products):
-                shared += weight * Fraction(products[entry], 4096)
+            eighths = _EIGHTHS * distance >> min(level, levels)
+            if eighths < len(products):
+                shared += weight * Fraction(products[eighths], 4096)
     return 2 + 4 * shared / cost_of(levels, shortest)

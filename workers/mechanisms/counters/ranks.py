@@ -277,10 +277,10 @@ class RankCurve(Frozen, Curve):
 
 
 class Ranked(Counter):
-    """A counter of ticks that serves the rows of `ranks`; its figures are of the noisiest bucket.
+    """A counter of ticks for the rows of `ranks`, which are the noise of buckets.
 
-    `rho_item` is the cost of one bucket changed by one at one tick; `Ranks.units` says that of
-    several. `reals` and `interval` are those of a row, as all that draws noise.
+    Its variances are of the noisiest bucket, and `rho_item` is the cost of one bucket changed by
+    one at one tick (`Ranks.units` for several). What draws noise, such as `reals`, is of a row.
     """
 
     ranks: Ranks
@@ -309,8 +309,11 @@ class Ranked(Counter):
     def public(self) -> dict[str, object]:
         return super().public() | {"ranks": self.ranks.public()}
 
-    def exact_place(self, stream: NoiseStream, t: int, tag: Tags, place: int) -> int:
-        """Return floor(N(t, p) + 1/2) of one stream key, tag (1, 2), to as many bits as needed."""
+    def exact_place(self, stream: NoiseStream, t: int, tag: Tags, position: int) -> int:
+        """Return the rounded noise of the rank at a position, floor(N(t, p) + 1/2), exactly.
+
+        From more and more words of the nodes of one stream key, tag (1, 2), until that is decided.
+        """
         ranks = self.ranks
         rows = ranks.tags(tag)
         words = 2
@@ -318,7 +321,7 @@ class Ranked(Counter):
             digits = 20 * words
             small = Fraction(1, 10**digits)
             lower = upper = Fraction(0)
-            for node, coefficient in ranks.coefficients(place).items():
+            for node, coefficient in ranks.coefficients(position).items():
                 row = ranks.numbers[node]
                 ends = self.interval(stream, t, rows[row : row + 1], words)
                 with localcontext(prec=digits + 20):

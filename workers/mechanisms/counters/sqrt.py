@@ -61,7 +61,7 @@ _PART_ROWS = 2048
 
 
 class SqrtCounter(Counter):
-    """One node for each tick, weighted by f: see the module."""
+    """Counter with a node for each tick s, which tick t weighs by f_(t-s): see the module."""
 
     kind = "sqrt"
     order = 2
@@ -137,7 +137,7 @@ class SqrtCounter(Counter):
 
 
 class SqrtColumns(Columns):
-    """Every node of every row: O(t) per row and tick."""
+    """A cache of every node of every row, which a tick adds up: O(t) per row and tick."""
 
     _counter: SqrtCounter
 

@@ -128,9 +128,10 @@ class TreeCounter(Counter):
 
 
 class TreeColumns(Columns):
-    """One column per level: the noise of the blocks that t's digits down to that level name.
+    """A cache of the sums of blocks that t names: a column per level, of all levels down to it.
 
-    A column is kept while only blocks of its level are added; else it begins as the one above it.
+    From tick to tick the column of a level stays, and gets the level's new blocks, as long as the
+    levels above name the same blocks; else it begins with the column above.
     """
 
     _counter: TreeCounter
@@ -141,27 +142,27 @@ class TreeColumns(Columns):
         self._columns = [np.empty(0, dtype=counter.fixed.dtype) for _ in levels]
         self._numbers_kept = len(levels)
         self._filled = [0] * len(levels)
-        # Blocks summed in each column on top of the level above: (first, last + 1).
-        self._reached: list[tuple[int, int] | None] = [None] * len(levels)
+        # The level's blocks in each column: (first, last + 1).
+        self._summed: list[tuple[int, int] | None] = [None] * len(levels)
 
     def at(self, t: int, tags: Tags) -> Longs:
         rows = len(tags)
         blocks = self._counter._blocks(t)
-        # (rows already in the column, the block up to which they are summed)
+        # For each level: how many rows its column has, and the block up to which they are summed.
         starts: list[tuple[int, int]] = []
         for level, first, last in blocks:
             self._columns[level] = with_capacity(self._columns[level], rows)
-            begun, summed = self._reached[level] or (None, 0)
+            summed_first, summed = self._summed[level] or (None, 0)
             filled = self._filled[level]
             # The column is on top of another sum, or goes further: it is filled from nothing.
-            if begun != first or summed > last:
+            if summed_first != first or summed > last:
                 filled = 0
                 summed = first
             starts.append((filled, summed))
             # Rows beyond `rows` would stay at an older block, so they count as not filled.
             self._filled[level] = rows if filled < rows or summed < last else filled
             # Unset until this call succeeds: a failure leaves no wrong state.
-            self._reached[level] = None
+            self._summed[level] = None
         out = np.empty(rows, dtype=np.int64)
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
@@ -183,7 +184,7 @@ class TreeColumns(Columns):
             if above is not None:
                 self._round(above[start:end], out[start:end], start)
         for level, first, last in blocks:
-            self._reached[level] = first, last
+            self._summed[level] = first, last
         return self._finish(t, tags, out)
 
     def _add(

@@ -43,7 +43,7 @@ from workers.runtime.frozen import Frozen, memoized
 
 # Far above the rounding errors of the float sums below, and invisible in a threshold.
 _OUTWARD = 1 + 1e-9
-_REACH = 60.0
+_NEGLIGIBLE = 60.0
 _HALF = Decimal("0.5")
 # The largest float below 1: its complement has a logarithm.
 _LARGEST_TAIL = 1 - 2.0**-53
@@ -190,11 +190,11 @@ def shared_tail(scale: Fraction, alone: int, lower: int, x: int) -> float:
     All Z and eta are independent discrete Laplace. Given eta = e it is
     1 - (1 - T(x - e))^alone (1 - T(x + 1 - e))^lower; all terms are positive, and the relative
     error of each is far below 1e-9.
-    Values of eta beyond `reach` count as if they always showed: at most exp(-60) of P(eta >= x).
+    Values of eta beyond `largest` count as if they always showed: at most exp(-60) of P(eta >= x).
     """
     b = float(scale)
-    reach = abs(x) + math.ceil(_REACH * b)
-    e = np.arange(-reach, reach + 1, dtype=np.float64)
+    largest = abs(x) + math.ceil(_NEGLIGIBLE * b)
+    e = np.arange(-largest, largest + 1, dtype=np.float64)
     q = math.exp(-1 / b)
     weights = math.tanh(1 / (2 * b)) * np.exp(-np.abs(e) / b)
     log_hidden = np.zeros(len(e))
@@ -203,7 +203,7 @@ def shared_tail(scale: Fraction, alone: int, lower: int, x: int) -> float:
             log_hidden += counters * np.log1p(
                 -np.minimum(_tail(b, bar - e), _LARGEST_TAIL)
             )
-    beyond = 2 * q ** (reach + 1) / (1 + q)
+    beyond = 2 * q ** (largest + 1) / (1 + q)
     return (float((weights * -np.expm1(log_hidden)).sum()) + beyond) * _OUTWARD
 
 

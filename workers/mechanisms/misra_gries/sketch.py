@@ -94,26 +94,28 @@ class SortedTags:
         """Return for every key (m, 2) the number of smaller tags, and whether the next is equal."""
         n = len(self.rows)
         uppers = keys[:, 0] >> self._bits
-        # The key's place is in low..high: tags with its upper bits, of which there are few.
+        # A key's position is in low..high: at tags with its upper bits, of which there are few.
         low = np.searchsorted(self._uppers, uppers).astype(np.int64)
         high = low.copy()
-        near = np.flatnonzero(low < n)
-        near = near[self._uppers[low[near]] == uppers[near]]
-        high[near] += 1
-        more = near[self._uppers[np.minimum(high[near], n - 1)] == uppers[near]]
-        high[more] = np.searchsorted(self._uppers, uppers[more], side="right")
+        # Keys whose upper bits one tag has; and those whose upper bits several tags have.
+        open_keys = np.flatnonzero(low < n)
+        open_keys = open_keys[self._uppers[low[open_keys]] == uppers[open_keys]]
+        high[open_keys] += 1
+        next_tags = np.minimum(high[open_keys], n - 1)
+        several = open_keys[self._uppers[next_tags] == uppers[open_keys]]
+        high[several] = np.searchsorted(self._uppers, uppers[several], side="right")
         is_known = np.zeros(len(keys), dtype=bool)
         # Bisection of all keys at once. Usually one tag has a key's upper bits: it loops once.
-        while len(near := near[low[near] < high[near]]):
-            middle = (low[near] + high[near]) // 2
+        while len(open_keys := open_keys[low[open_keys] < high[open_keys]]):
+            middle = (low[open_keys] + high[open_keys]) // 2
             tags = self.take(middle)
-            sought = keys[near]
+            sought = keys[open_keys]
             smaller = _smaller(tags, sought)
             same = (tags == sought).all(axis=1)
-            is_known[near[same]] = True
-            low[near[smaller]] = middle[smaller] + 1
-            low[near[same]] = middle[same]
-            high[near[~smaller]] = middle[~smaller]
+            is_known[open_keys[same]] = True
+            low[open_keys[smaller]] = middle[smaller] + 1
+            low[open_keys[same]] = middle[same]
+            high[open_keys[~smaller]] = middle[~smaller]
         return low, is_known
 
 

@@ -267,7 +267,10 @@ def raise_small(words: Words, rows: Longs) -> int:
 def add_fine(
     words: Words, halves: Longs, factors: Floats, table: Floats, out: Floats
 ) -> None:
-    """Add factors[k] z of words[k, :, halves[k]] to `out` (n,); NaN where v is too small."""
+    """Add factors[k] times the normal numbers z of words[k, :, halves[k]] to `out` (n,), for all k.
+
+    NaN where a word is too small for `fine`.
+    """
     for k in range(len(factors)):
         for i in range(len(out)):
             word = words[k, i, halves[k]]
@@ -281,9 +284,10 @@ def add_fine(
 def decide(
     values: Numbers, point: int, error: int, out: Longs, open_rows: Longs
 ) -> int:
-    """Round numbers in units of 2^-point, off by at most `error` units: floor(x + 1/2) to `out`.
+    """Write numbers x, in units of 2^-point and off by at most `error` units, to `out` rounded.
 
-    Return how many are not decided, listed in `open_rows` (one longer than `out`).
+    That is floor(x + 1/2). Return how many rows the error leaves undecided, listed in `open_rows`,
+    which is one longer than `out`.
     """
     undecided = 0
     half = (1 << point) >> 1
@@ -305,6 +309,6 @@ def decide(
 def add_rough(
     words: Words, half: int, scale: float, table: Floats, out: Numbers
 ) -> None:
-    """Add scale z, an integer, of words (n, 2) to `out` (n,)."""
+    """Add scale times the normal numbers z of words[:, half], cut to an integer, to `out` (n,)."""
     for i in range(len(out)):
         out[i] = out[i] + np.int64(rough(words[i, half], table) * scale)

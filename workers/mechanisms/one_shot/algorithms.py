@@ -180,7 +180,7 @@ def _cell(use: int, address: Place) -> tuple[int, int]:
 # Far above the rounding error of these sums, far below what is visible in a threshold.
 _TAIL_OUTWARD = 1 + 1e-9
 # Beyond this u, exp(-u) is below every delta the settings allow by a factor of 1e-200.
-_REACH = 600.0
+_NEGLIGIBLE = 600.0
 
 
 def quantile(table: Table, delta: float, *, difference: bool) -> int:
@@ -219,20 +219,26 @@ def logistic_quantile(scale: Fraction, delta: float) -> int:
 def gaussian_quantile(
     sigma_squared: Fraction, delta: float, *, difference: bool = False
 ) -> int:
-    """Return the quantile (see the module) of discrete Gaussian noise."""
+    """Return the least n with P(N >= n) <= delta, N discrete Gaussian noise, or of two of them.
+
+    `difference`: N is the difference of two noise values.
+    """
     spread = (4 if difference else 2) * float(sigma_squared)
-    reach = math.ceil(math.sqrt(_REACH * spread)) + 2
-    n = np.arange(reach + 1, dtype=np.float64)
+    largest = math.ceil(math.sqrt(_NEGLIGIBLE * spread)) + 2
+    n = np.arange(largest + 1, dtype=np.float64)
+    # The unnormalized law for n >= 0; it is symmetric.
     weights = np.exp(-n * n / spread)
     if difference:
         # E of the module, the sum over all integers m of n's parity.
         weights[::2] *= 2 * weights[::2].sum() - 1
         weights[1::2] *= 2 * weights[1::2].sum()
-    # P(N >= n): `weights` are of n >= 0, and the law is symmetric.
     tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
-    # The mass beyond the reach, below the last term times a geometric series, is within the margin.
-    allowed = np.flatnonzero(tails * _TAIL_OUTWARD + math.exp(-_REACH + 60) <= delta)
-    return int(allowed[0]) if len(allowed) else reach + 1
+    # The mass beyond the largest n, below the last term times a geometric series, is within the
+    # margin.
+    allowed = np.flatnonzero(
+        tails * _TAIL_OUTWARD + math.exp(-_NEGLIGIBLE + 60) <= delta
+    )
+    return int(allowed[0]) if len(allowed) else largest + 1
 
 
 Name = Literal[
@@ -417,11 +423,12 @@ class Bottom(Frozen):
         self._p = p
         self.scale = scale
         self._delta = delta
-        first = p.k if p.private else p.kbar
+        # By kbar, from the least on: how far BOTTOM's count is above h_(kbar+1).
+        least_kbar = p.k if p.private else p.kbar
         above = [
             p.max_count
             + logistic_quantile(scale, delta / min(p.max_items, kbar) * (1 - 1e-12))
-            for kbar in range(first, p.kbar + 1)
+            for kbar in range(least_kbar, p.kbar + 1)
         ]
         self._above = read_only(np.array(above, dtype=np.int64))
 
@@ -455,14 +462,8 @@ class Bottom(Frozen):
         kbar = self._p.kbar
         above = self.height
         if self._p.private:
-            # By candidate k..kbar: h_(kbar+1), 0 where there are fewer items.
-            limits = np.zeros(len(self._above), dtype=np.int64)
-            beyond = cell.counts[top[self._p.k :]]
-            limits[: len(beyond)] = beyond
             words = noise.picks(USE_KBAR, address, cell.key_tags[key], 1)
-            chosen = int(
-                selection.gumbel_top_k(-(limits + self._above), self.scale, 1, words)[0]
-            )
+            chosen = self._choose_kbar(cell.counts[top], words)
             kbar = self._p.k + chosen
             above = int(self._above[chosen])
         candidates, limit = top_candidates(cell, top, kbar)
@@ -472,6 +473,18 @@ class Bottom(Frozen):
         counts = cell.counts[candidates]
         picks, ended = selection.peel(counts, limit + above, self.scale, k, words)
         return candidates[picks], ended
+
+    def _choose_kbar(self, counts: Longs, words: list[tuple[int, int]]) -> int:
+        """Choose kbar from k..`kbar` by the exponential mechanism; return how far above k.
+
+        `counts` are a stream key's largest ones, descending; `words` decide the choice.
+        """
+        # By candidate: h_(kbar+1), 0 where there are fewer items.
+        limits = np.zeros(len(self._above), dtype=np.int64)
+        beyond = counts[self._p.k :]
+        limits[: len(beyond)] = beyond
+        cost = limits + self._above
+        return int(selection.gumbel_top_k(-cost, self.scale, 1, words)[0])
 
 
 class Sketched(Frozen):

@@ -125,24 +125,31 @@ _BLOCK_NAME = re.compile("m[0-9a-f]{8}")
 class KeyState:
     """State of one stream key (sensitive)."""
 
-    segment: int  # from 1
-    interval: int  # from 1 in each segment
-    since: int  # tick of `shown`, or 0
-    thresholds: Longs  # as in the module's table, as the next three
+    # From 1; intervals from 1 in each segment.
+    segment: int
+    interval: int
+    # The tick from which the answer holds, or 0: there is none yet.
+    since: int
+    # (k,), K_i of the watched values.
+    thresholds: Longs
+    # (d,), noise of the columns: G of the segment, N of the interval.
     start: Longs
     noise: Longs
+    # (d,), the noisy sums that the answer is computed from.
     shown: Longs
-    changed: bool = True  # since it was stored
-    # What follows is not stored. `stale`: the sums have changed since `gap` and `outer` were made.
+    # Whether it has changed since it was stored. What follows is not stored.
+    changed: bool = True
+    # Whether counts have changed since `gap` and `outer` were computed.
     stale: bool = True
-    gap: int = (
-        0  # the most by which a watched value exceeds its threshold, before noise
-    )
-    outer: int = 0  # the largest watched value
+    # The most by which a watched value exceeds its threshold, before noise.
+    gap: int = 0
+    # The largest watched value.
+    outer: int = 0
     # The noise of the thresholds, one for each run of AboveThreshold; None until it is drawn.
     tau: int | None = None
     outer_tau: int | None = None
-    answer: Mapping[str, object] = field(default_factory=dict)  # empty until it is made
+    # Empty until it is made.
+    answer: Mapping[str, object] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return "KeyState(<sensitive>)"
@@ -257,13 +264,16 @@ class Intervals:
     A run lasts a segment, or the epoch if there are no segments.
     """
 
-    step: int  # by which a reached threshold rises
-    clearance: int  # C
-    capacity: int  # n
-    error: float  # bound on the error of this run's answers
-    spread: (
-        float  # e + alpha_G: by how much more the sum of a named label may fall short
-    )
+    # By how much a reached threshold rises.
+    step: int
+    # C: how far below its threshold a value may be, with noise of its own, to raise it.
+    clearance: int
+    # n: how many intervals can close.
+    capacity: int
+    # Bound on the error of this run's answers.
+    error: float
+    # e + alpha_G: by how much more the sum of a named label may fall short.
+    spread: float
 
 
 class IntervalRule(Frozen):

@@ -292,7 +292,7 @@ class WindowNoise:
 
     @property
     def bytes_per_row(self) -> int:
-        """Of counts and sums."""
+        """Bytes of the noise of counts and sums."""
         sums = 0
         if self._of_sums:
             sums = LineColumns(self._of_sums, self._stream).bytes_per_row

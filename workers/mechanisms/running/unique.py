@@ -37,7 +37,13 @@ from workers.arrays.types import Bools, Codes, Longs, Tags
 from workers.mechanisms.about import RowBytes
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.active import ActiveColumns, ActiveCounter, rest_of
-from workers.mechanisms.ledger import FIRST_CAPACITY, Ledger, Parts, with_capacity
+from workers.mechanisms.ledger import (
+    FIRST_CAPACITY,
+    Contributions,
+    Ledger,
+    Parts,
+    with_capacity,
+)
 from workers.mechanisms.mechanism import Noise, State, body_of
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.running.hops import Entries
@@ -174,31 +180,43 @@ class UniqueState(SlidingState):
         )
 
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:
-        """Note the pairs of one tick's messages."""
+        """Note the pairs of user and item in one tick's messages.
+
+        Items that the ledger lacks get a row, or without `add_rows` are left out.
+        """
         for part, key_index in contributions:
             if part.users is None:
                 raise TypeError("contributions without users")
             keys = key_index[part.key_of_row]
             served = np.flatnonzero(keys >= 0)
-            items = part.tags.take(served, axis=0)
-            tags = readonly_contiguous(items ^ part.users.take(served, axis=0))
+            item_tags = part.tags.take(served, axis=0)
+            # A pair's tag: of its item, with the user's digest.
+            tags = readonly_contiguous(item_tags ^ part.users.take(served, axis=0))
             pairs = self.pairs.find(tags)
-            new = np.flatnonzero(pairs < 0)
             self._touched.append(pairs[pairs >= 0])
+            new = np.flatnonzero(pairs < 0)
             if not len(new):
                 continue
             new = new[_first_of_each(tags.take(new, axis=0))]
-            rows = self.ledger.find(items.take(new, axis=0))
-            unknown = new[rows < 0]
-            if len(unknown) and add_rows:
-                unknown = unknown[_first_of_each(items.take(unknown, axis=0))]
-                labels = part.labels.take(served[unknown])
-                of_keys = keys[served[unknown]]
-                self.ledger.append(items.take(unknown, axis=0), of_keys, labels)
-                rows = self.ledger.find(items.take(new, axis=0))
-            new = new[rows >= 0]
-            added = self.pairs.append(tags.take(new, axis=0), rows[rows >= 0])
+            rows = self.ledger.find(item_tags.take(new, axis=0))
+            if add_rows and (rows < 0).any():
+                self._append_items(part, keys, served, new[rows < 0])
+                rows = self.ledger.find(item_tags.take(new, axis=0))
+            has_row = rows >= 0
+            added = self.pairs.append(tags.take(new[has_row], axis=0), rows[has_row])
             self._touched.append(added)
+
+    def _append_items(
+        self, part: Contributions, keys: Codes, served: Longs, unknown: Longs
+    ) -> None:
+        """Append rows for a message's items that the ledger lacks, each once.
+
+        `served` are the message's rows of stream keys that are served, `unknown` places in it.
+        """
+        rows = served[unknown]
+        rows = rows[_first_of_each(part.tags.take(rows, axis=0))]
+        labels = part.labels.take(rows)
+        self.ledger.append(part.tags.take(rows, axis=0), keys[rows], labels)
 
     def count(self, t: int) -> None:
         """Count what was merged as tick t, and let users whom windows no longer cover leave."""

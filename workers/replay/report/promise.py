@@ -139,22 +139,22 @@ def _keys(config: HistogramConfig, key: str) -> str:
     )
 
 
-def epoch_of(one: HistogramPlan) -> str:
+def epoch_of(plan: HistogramPlan) -> str:
     """Describe the epoch of a histogram, or its windows."""
-    tick = format_duration(one.tick_ms)
-    if one.without_epochs is not None:
-        windows = (format_duration(each.ms) for each in one.without_epochs.windows)
-        users = one.without_epochs.users
+    tick = format_duration(plan.tick_ms)
+    if plan.without_epochs is not None:
+        windows = (format_duration(window.ms) for window in plan.without_epochs.windows)
+        users = plan.without_epochs.users
         if users is None:
             return f"none: the last {', '.join(windows)}; ticks of {tick}"
-        of = "users of the last" if users.unique else "the last"
+        who = "users of the last" if users.unique else "the last"
         return (
-            f"none: {of} {', '.join(windows)}; promised for one period of {format_duration(users.ms)}, and n of "
+            f"none: {who} {', '.join(windows)}; promised for one period of {format_duration(users.ms)}, and n of "
             f"them cost up to {users.overlap:.3g} n times the rho of one; ticks of {tick}"
         )
-    if one.horizon is None:
+    if plan.horizon is None:
         return f"without end, ticks of {tick}"
-    return f"{format_duration(one.horizon * one.tick_ms)}, ticks of {tick}"
+    return f"{format_duration(plan.horizon * plan.tick_ms)}, ticks of {tick}"
 
 
 def seen_by(settings: Settings) -> Iterator[tuple[str, str]]:
