@@ -216,7 +216,10 @@ DEFECTS = {
     "elements are not counted": ("log[list_row, START] += 1", "pass"),
     "items are not counted": ("count += 1", "pass"),
     "the level around is forgotten": ("node = stack[level - 1, HELD_NODE]", "pass"),
-    "the list around is forgotten": ("list_row = stack[level - 1, HELD_LIST_ROW]", "pass"),
+    "the list around is forgotten": (
+        "list_row = stack[level - 1, HELD_LIST_ROW]",
+        "pass",
+    ),
     "a string goes on behind a backslash": (
         "byte in (QUOTE, BACKSLASH)",
         "byte == QUOTE",

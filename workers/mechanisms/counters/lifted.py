@@ -233,7 +233,7 @@ class LiftedCurve(Frozen, Curve):
         return float(total)
 
     def _block(self, level: int, k: int, m: "_Moments") -> float:
-        """Return the sum of a level's parts over the first places of block k, whose moments are m."""
+        """Return the sum of a level's parts over the first of block k, whose moments are m."""
         last = self._last(level)
         if k > last:  # the end of the last block: u is 0, and nothing has a part
             return 0.0
