@@ -639,14 +639,13 @@ def _fitting_epsilons(
     # What fits by arithmetic, then less, until mechanisms built with it fit.
     for share in _TRIES:
         epsilons = [_down(_scaled(cost, low).epsilon * share, 3) for cost in costs]
-        priced = zip(configs, epsilons, strict=True)
-        smaller = [
-            structs.replace(config, epsilon=epsilon, rho=None)
-            for config, epsilon in priced
-        ]
         try:
+            smaller = [
+                structs.replace(config, epsilon=epsilon, rho=None)
+                for config, epsilon in zip(configs, epsilons, strict=True)
+            ]
             mechanisms = [build(config, ceiling.unit) for config in smaller]
-        except ValueError:  # too small for this mechanism
+        except ValueError:  # too small for any settings, or for this mechanism
             continue
         if ceiling.holds(
             _worst(ceiling, _charges(settings, smaller, mechanisms)).epsilon

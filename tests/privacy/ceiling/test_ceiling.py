@@ -421,6 +421,13 @@ def test_where_the_deltas_alone_are_too_much_a_delta_is_named() -> None:
     assert "with delta = 3.2e-08 in each, would fit" in said
 
 
+def test_a_budget_of_which_delta_alone_is_more_than_enough_gets_advice_too() -> None:
+    """What fits is an epsilon of 0 at that delta, which no settings have."""
+    wide = settings(daily("a", delta=0.05))
+    with pytest.raises(SettingsError, match="with delta = 0.029 in each, would fit"):
+        check_ceiling(with_ceiling(wide, 0.001, 0.03))
+
+
 def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
     endless = daily(
         "a", max_items_per_user=1, horizon="unbounded", start="2026-01-01T00:00:00Z"
