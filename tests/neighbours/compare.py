@@ -22,7 +22,6 @@ from tests.pipeline.pipeline import rows_of, users_of
 from workers.kafka.records import Headers, Outgoing
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.pipeline.contributions import decode
-from workers.pipeline.factory import lanes
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
 
 # Fields of a snapshot that published items and answers decide; all others are public.
@@ -119,15 +118,16 @@ class Moved:
         ]
         return numbers[1] - numbers[0]
 
-    def sort(self, configs: Sequence[HistogramConfig]) -> None:
+    def sort(self, scene: Scene) -> None:
         self.rows = Counter({row: n for row, n in self.rows.items() if n})
-        for config in configs:
+        for config in scene.settings.histograms:
+            of_config = scene.lanes[config.name]
             for row, n in self.rows.items():
-                if row.lane in config.lanes:
-                    own = row.tick, row.label, n if row.lane == config.lane else 0
+                if row.lane in of_config:
+                    own = row.tick, row.label, n if row.lane == of_config[0] else 0
                     self.of_key.setdefault((config.name, row.key), []).append(own)
             for lane, tick, key in self.named if config.keys == "public" else ():
-                if lane == config.lane:
+                if lane == of_config[0]:
                     place = config.name, key
                     self.late[place] = min(tick, self.late.get(place, tick))
 
@@ -178,7 +178,7 @@ class Comparison:
                 moved.named |= names ^ new_names
             if where[0] != RELEASE and not internal:
                 yield from self._sources(ours, theirs, places)
-        moved.sort(self.scene.settings.histograms)
+        moved.sort(self.scene)
         yield from _bounded(self.scene, neighbour, moved.rows)
         for ours, theirs in differing:
             if ours.where[0] == RELEASE:
@@ -415,16 +415,25 @@ def _bounded(scene: Scene, neighbour: Neighbour, moved: Counter[Row]) -> Iterato
                 yield f"counts of several ticks differ: {_few(moved)}"
     if len({row.user for row in moved if row.user}) > 1:
         yield f"rows of several users differ: {_few(moved)}"
-    labels = {label for event in neighbour.labels for label in event}
-    if foreign := {row.label for row in moved if not row.lane.sketch} - labels:
-        yield f"counts of other labels differ: {foreign}"
+    lost = neighbour.items(neighbour.before)
+    gained = neighbour.items(neighbour.events)
+    of_counts = {of_histogram[0] for of_histogram in scene.lanes.values()}
+    foreign = {}
+    for row, n in moved.items():
+        # A user's item may take the place of another one; an item may lower a sum.
+        either = users or row.lane not in of_counts
+        possible = lost | gained if either else gained if n > 0 else lost
+        if not row.lane.sketch and (row.key, row.label) not in possible:
+            foreign[row] = n
+    if foreign:
+        yield f"counts of other items differ: {_few(foreign)}"
 
 
 def _closed(scene: Scene, mark: int | None) -> list[int] | None:
     """Return the ticks that a watermark closes, by lane."""
     if mark is None:
         return None
-    return [(mark - lane.start_ms) // lane.tick_ms for lane in lanes(scene.settings)]
+    return [(mark - lane.start_ms) // lane.tick_ms for lane in scene.all_lanes]
 
 
 def _few(moved: Mapping[Row, int]) -> str:

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
@@ -31,10 +32,13 @@ from workers.kafka.offsets import LogEnd
 from workers.kafka.reading import Partition
 from workers.kafka.records import Batch, Headers, Outgoing, Records
 from workers.kafka.transaction import Delivery
+from workers.mechanisms.accounting import PrivacyCost
 from workers.pipeline import merge, users, waiting, watermark
 from workers.pipeline.contributions import decode
 from workers.pipeline.intake import Intake
 from workers.pipeline.merge import Merge, ReleaseProgress
+from workers.privacy import ceiling
+from workers.privacy.total import epsilon_at
 from workers.runtime.errors import CeilingReached
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
 from workers.runtime.sizes import Change
@@ -121,6 +125,9 @@ class ShardRun:
             self._perform(script)
         except CeilingReached as error:  # the worker ends
             return Trail(self.where, self.commits, f"step {self._step}: {error}")
+        finally:
+            # A shard has megabytes, and knows this one: a cycle would keep them.
+            self._shard = None
         return Trail(self.where, self.commits)
 
     def _perform(self, script: Sequence[Step]) -> None:
@@ -344,6 +351,16 @@ class Trail:
     ended: str | None = None
 
 
+@cache
+def _remembered(costs: tuple[PrivacyCost, ...], delta: float) -> float | None:
+    return epsilon_at(costs, delta)
+
+
+def _epsilon_at(costs: Sequence[PrivacyCost], delta: float) -> float | None:
+    """Double that computes equal charges of worlds once."""
+    return _remembered(tuple(costs), delta)
+
+
 @contextmanager
 def replaced() -> Iterator[None]:
     """Replace clock, Kafka and registry in the modules of shards."""
@@ -357,6 +374,7 @@ def replaced() -> Iterator[None]:
         (ceiling_guard, "partition_counts", lambda _: {}),
         (ceiling_guard.CeilingGuard, "_published", lambda self: None),
         (ceiling_guard.OtherWorkers, "charges", lambda self: []),
+        (ceiling, "epsilon_at", _epsilon_at),
     ]
     clocked = (
         contribute,

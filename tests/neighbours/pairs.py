@@ -62,7 +62,10 @@ class Stream:
 
 
 class Neighbour(NamedTuple):
-    """A pair: `changed` are places of events; `counts`: whether any of them counts in either."""
+    """A pair: `changed` are places of events; `counts`: whether any of them counts in either.
+
+    `refused` are the places of events that count nowhere, whatever their content.
+    """
 
     kind: str
     events: tuple[Event, ...]
@@ -70,16 +73,19 @@ class Neighbour(NamedTuple):
     counts: bool
     before: tuple[Event, ...]
     users: bool
+    refused: frozenset[int] = frozenset()
 
-    @property
-    def labels(self) -> list[set[str]]:
-        """Return what each changed event may count in either world, or other ones of its user."""
+    def items(self, world: Sequence[Event]) -> set[tuple[str, str]]:
+        """Return stream keys and labels that changed events, or others of their user, may count."""
         users = {self.before[i].user for i in self.changed}
-        found = []
-        for world in (self.before, self.events):
-            for i, event in enumerate(world):
-                if i in self.changed or (self.users and event.user in users):
-                    found.append({*dict(event.content.items), *event.content.other})
+        found = set[tuple[str, str]]()
+        for i, event in enumerate(world):
+            changed = i in self.changed or (self.users and event.user in users)
+            if i in self.refused or event.garbage is not None or event.absent:
+                continue
+            if changed:
+                labels = (*dict(event.content.items), *event.content.other)
+                found.update((event.content.key, label) for label in labels)
         return found
 
 
@@ -111,7 +117,7 @@ class Grid(NamedTuple):
     """The events of a stream, its own first, in all combinations of the states of some records.
 
     `changed` has the places of all these records, `places` those of each, or of each user; `states`
-    the state of each in every world, as a number. All of them count.
+    the state of each in every world, as a number; `refused` the places of those that count nowhere.
     """
 
     changed: tuple[int, ...]
@@ -119,6 +125,7 @@ class Grid(NamedTuple):
     places: list[tuple[int, ...]]
     states: list[tuple[int, ...]]
     events: list[tuple[Event, ...]]
+    refused: frozenset[int]
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Yield worlds that differ in the state of one record, or of one user's."""
@@ -139,7 +146,14 @@ class Grid(NamedTuple):
         changed = tuple(chain.from_iterable(differing))
         removed = any(before[i].absent != after[i].absent for i in changed)
         kind = REMOVED if removed else "a record replaced"
-        return Neighbour(kind, after, changed, True, before, self.users)
+        counts = any(
+            not (world[i].absent or world[i].garbage)
+            for world in (before, after)
+            for i in changed
+            if i not in self.refused
+        )
+        refused = self.refused
+        return Neighbour(kind, after, changed, counts, before, self.users, refused)
 
 
 def make_stream(scene: Scene, seed: Seed) -> Stream:
@@ -170,7 +184,9 @@ def _event(rng: random.Random, scene: Scene, now_ms: int) -> Event:
         partition = _home(user, scene.partitions)
     at = now_ms - rng.choice((0, 0, 0, 0, 0, 300, 900, 2_500, 6_000))
     if rng.random() < 0.12 and not scene.tight:
-        at = now_ms + rng.choice((300, 1_000, 2_500, 30_000, 400_000))
+        # With `neighbours = "record"` `max_ahead` is between the last two.
+        far_ms = 400_000 if scene.record else 30_000
+        at = now_ms + rng.choice((300, 1_000, 2_500, far_ms, 400_000))
     garbage = rng.choice(_garbage(scene)) if rng.random() < 0.1 else None
     return Event(partition, at, now_ms, user, _content(rng, scene), garbage)
 
@@ -256,6 +272,12 @@ def closing(scene: Scene, now_ms: int) -> Iterator[Step]:
     for _ in range(rounds):
         now_ms += 2_000
         yield from _everything(scene, now_ms)
+    if scene.record and scene.window_ms:
+        # Until windows are empty, and labels leave them.
+        now_ms += 2 * scene.window_ms
+        for owner in range(scene.owners):
+            yield Step("restart", RELEASE, owner, 0, now_ms)
+        yield from _everything(scene, now_ms)
     for owner in range(scene.owners):
         yield Step("idle", RELEASE, owner, 0, now_ms + 2_000)
 
@@ -304,14 +326,7 @@ def neighbours(stream: Stream, seed: Seed, number: int) -> Neighbours:
     place = rng.randrange(len(events))
     event = events[place]
     clock = read_at(stream)
-    # Restarted shards read again: a record is refused if it is ahead of the last clock as well.
-    latest = stream.script[-1].now_ms + max_ahead_ms(scene)
-    ahead = [one.time_ms > latest for one in events]
-    misplaced = [
-        users and not scene.rekey and one.partition != _home(one.user, scene.partitions)
-        for one in events
-    ]
-    refused = [a or m for a, m in zip(ahead, misplaced, strict=True)]
+    refused = [_is_refused(stream, one) for one in events]
     others = range(number - 1)
     if event.garbage is not None or (refused[place] and not scene.rekey):
         kind = "garbage"
@@ -361,6 +376,20 @@ def neighbours(stream: Stream, seed: Seed, number: int) -> Neighbours:
     return Neighbours("user" if users else "event", own, users, worlds, counts)
 
 
+def _is_refused(stream: Stream, event: Event) -> bool:
+    """Return whether an event is rejected whatever its content: dated ahead, or misplaced."""
+    scene = stream.scene
+    # Restarted shards read again: a record is refused if it is ahead of the last clock as well.
+    latest = stream.script[-1].now_ms + max_ahead_ms(scene)
+    if scene.record:
+        # It is judged by the end of the tick that is open then.
+        latest += max(lane.tick_ms for lane in scene.all_lanes)
+    by_user = scene.unit == "user" and not scene.rekey
+    return event.time_ms > latest or (
+        by_user and event.partition != _home(event.user, scene.partitions)
+    )
+
+
 def _records(stream: Stream, rng: random.Random, number: int) -> Neighbours:
     """Return the stream and its neighbours, in one record or all of a user."""
     events = stream.events
@@ -408,7 +437,8 @@ def grid(stream: Stream, seed: Seed) -> Grid:
             for i, event in zip(own, each[number], strict=True):
                 whole[i] = event
         worlds.append(tuple(whole))
-    return Grid(tuple(chain(*places)), users, places, states, worlds)
+    refused = frozenset(i for i, one in enumerate(events) if _is_refused(stream, one))
+    return Grid(tuple(chain(*places)), users, places, states, worlds, refused)
 
 
 def _choices(

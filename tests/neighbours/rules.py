@@ -28,7 +28,6 @@ from tests.neighbours.driver import Commit, Where
 from tests.neighbours.scenes import Scene
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.pipeline.contributions import decode
-from workers.pipeline.factory import lanes
 from workers.runtime.metrics import CONTRIBUTE, RELEASE
 
 TRAITS: Mapping[str, frozenset[str]] = {
@@ -68,7 +67,6 @@ def alone(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator[str
 def _messages(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator[str]:
     sequences = [0] * scene.owners
     before = None
-    of_scene = lanes(scene.settings)
     for commit in commits:
         now = progress(commit)
         owners = list[int]()
@@ -78,7 +76,7 @@ def _messages(scene: Scene, where: Where, commits: Sequence[Commit]) -> Iterator
             before is None
             or any(
                 (mark - x.start_ms) // x.tick_ms > (before - x.start_ms) // x.tick_ms
-                for x in of_scene
+                for x in scene.all_lanes
             )
         )
         for one in commit.messages:

@@ -5,7 +5,7 @@ times and partitions of records, never on their content, so both worlds of a pai
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +15,10 @@ from tests.cluster.offline import factory_of, worker_document
 from tests.contract.variants import DOMAIN, OTHERS, START, VARIANTS, Variant
 from tests.neighbours.formats import FORMATS, Garbage, garbage_of, written
 from workers.agents.worker import Factory
-from workers.mechanisms.config.histogram import names_of
+from workers.mechanisms.config.histogram import Lane, names_of
 from workers.mechanisms.config.sums import Sum
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.factory import lanes
 from workers.privacy.ceiling import check_ceiling
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings, settings_of
@@ -154,6 +155,21 @@ class Scene:
     @cached_property
     def settings(self) -> Settings:
         return _loaded(self.document)
+
+    @cached_property
+    def lanes(self) -> Mapping[str, Sequence[Lane]]:
+        """Return the lanes of every histogram, that of counts first."""
+        return {one.name: one.lanes for one in self.settings.histograms}
+
+    @cached_property
+    def all_lanes(self) -> Sequence[Lane]:
+        return lanes(self.settings)
+
+    @cached_property
+    def window_ms(self) -> int:
+        """Return the longest window of histograms without epochs; 0: there is none."""
+        every = self.settings.histograms
+        return max((ms for one in every if one.never for ms in one.windows), default=0)
 
     @cached_property
     def factories(self) -> tuple[Factory, Factory]:
