@@ -167,6 +167,7 @@ def test_what_owners_published_before_and_after_keys_moved_is_clean(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at_ms", "later_ms"),
     [(40, 60), (40, 500), (90, 0), (130, 60), (130, 500), (170, 0)],

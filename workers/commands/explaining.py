@@ -5,6 +5,7 @@ the pattern occur in it in their order, with anything for `…`; the pattern wit
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ class Explanation(NamedTuple):
 def explain_message(message: str) -> int:
     """Print what explains a message; return the exit code, 1 if nothing does."""
     printer = Printer(Console(highlight=False))
-    found = explanations(message, _GUIDE.read_text(encoding="utf-8"))
+    found = explanations(message, explained(_GUIDE.read_text(encoding="utf-8")))
     if not found:
         printer.line(
             "no row of docs/operations.md has these words: give the whole line in quotes, or "
@@ -43,22 +44,29 @@ def explain_message(message: str) -> int:
     return 0
 
 
-def explanations(message: str, guide: str) -> list[Explanation]:
-    """Return the rows of the guide's tables with the most words of a message: usually one."""
-    text = " ".join(message.split())
-    most = 0
-    best: list[Explanation] = []
+def explained(guide: str) -> list[Explanation]:
+    """Return every pattern of the guide's tables."""
+    found = []
     for heading in TABLES:
         for row in rows(heading, guide):
             cause = row[1] if len(row) > 2 else "such a record is a reject"
-            for pattern in patterns(row):
-                length = len(pattern.replace(HOLE, "").replace(" ", ""))
-                if length < most or not covers(pattern, text):
-                    continue
-                if length > most:
-                    most = length
-                    best = []
-                best.append(Explanation(pattern, cause, row[-1]))
+            found += [Explanation(pattern, cause, row[-1]) for pattern in patterns(row)]
+    return found
+
+
+def explanations(message: str, guide: Sequence[Explanation]) -> list[Explanation]:
+    """Return the patterns with the most words of a message: usually one."""
+    text = " ".join(message.split())
+    most = 0
+    best: list[Explanation] = []
+    for row in guide:
+        length = len(row.pattern.replace(HOLE, "").replace(" ", ""))
+        if length < most or not covers(row.pattern, text):
+            continue
+        if length > most:
+            most = length
+            best = []
+        best.append(row)
     return best
 
 
@@ -87,8 +95,14 @@ def patterns(row: list[str]) -> list[str]:
 
 def covers(pattern: str, text: str) -> bool:
     """Return whether a message has the pattern's words, in their order."""
-    parts = [re.escape(part.strip()) for part in pattern.split(HOLE) if part.strip()]
-    return re.search(".*?".join(parts), text) is not None
+    place = 0
+    for part in pattern.split(HOLE):
+        words = part.strip()
+        place = text.find(words, place)
+        if place < 0:
+            return False
+        place += len(words)
+    return True
 
 
 def _plain(cell: str) -> str:

@@ -77,10 +77,6 @@ def _tick(document: dict[str, Any]) -> dict[str, Any]:
 
 def exported(directory: Path, kind: str) -> Rows:
     """Return the rows of an output, read as its users would."""
-    return Rows(*(_read(directory, kind, table) for table in TABLES))
-
-
-def _read(directory: Path, kind: str, table: str) -> list[Row]:
     with duckdb.connect() as database:
         if kind == "iceberg":
             from pyiceberg.catalog.sql import SqlCatalog
@@ -90,13 +86,16 @@ def _read(directory: Path, kind: str, table: str) -> list[Row]:
                 uri=f"sqlite:///{quote(str(directory / 'catalog.db'))}",
                 warehouse=f"file://{directory}",
             )
-            loaded = catalog.load_table(f"quietcount.{table}")
-            database.register("rows", loaded.scan().to_arrow())
+            for table in TABLES:
+                loaded = catalog.load_table(f"quietcount.{table}")
+                database.register(f"{table}_rows", loaded.scan().to_arrow())
         else:
             suffix = {"csv": "csv.gz", "parquet": "parquet"}[kind]
-            files = glob.escape(str(directory)) + f"/{table}/*.{suffix}"
-            database.execute(f"create view rows as {reading(files, kind, 'gzip')}")
-        return rows_of(database, table, "rows")
+            for table in TABLES:
+                files = glob.escape(str(directory)) + f"/{table}/*.{suffix}"
+                view = f"create view {table}_rows as {reading(files, kind, 'gzip')}"
+                database.execute(view)
+        return Rows(*(rows_of(database, table, f"{table}_rows") for table in TABLES))
 
 
 def reading(files: str, kind: str, compression: str = "none") -> str:

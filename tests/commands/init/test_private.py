@@ -73,6 +73,7 @@ def test_the_noise_of_a_choice_costs_what_is_charged(number: int) -> None:
     assert 0.8 * 2 * choice.rho < losses.max() <= 2 * choice.rho
 
 
+@pytest.mark.slow
 def test_choices_are_useful_on_flights_and_heavy_tails() -> None:
     """With the default sample and epsilon 0.1, as `python -m bench.bounds` prints it."""
     rho = rho_of(bounds.EPSILON, bounds.DELTA, gaussian=True)
@@ -157,6 +158,7 @@ def draft_of(rho: float | None) -> Draft:
     return SampleGuesses(sample, decoded, NOW_MS).draft(private_rho=rho)
 
 
+@pytest.mark.slow
 def test_a_draft_has_the_chosen_bounds_and_their_charge() -> None:
     draft = draft_of(RHO)
     assert draft.private is not None

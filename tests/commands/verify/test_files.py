@@ -80,6 +80,7 @@ _TICK = (
 _ITEM = "rowid = (select min(rowid) from items)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

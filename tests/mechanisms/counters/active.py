@@ -29,6 +29,8 @@ _WEIGHT = 400
 # Squares are rounded up to multiples of 2^-30.
 _SQUARE_BITS = 30
 _NEVER = -(1 << 60)
+#: By the lowest bit of k of s, that of s', and d.
+Squares = dict[tuple[int, int, int], Longs]
 
 
 def weights(levels: int) -> list[Fraction]:
@@ -177,38 +179,42 @@ def _ends(states: Longs, apart: int, slacks: Longs) -> Longs:
     return squares - (apart << _SQUARE_BITS) - (length << shift)
 
 
+def _squares_of_nodes(states: Longs, slacks: Longs) -> Squares:
+    """Bound the squares of nodes of all pairs of states, by their lowest bits and how far they are apart."""
+    nodes = [_next(states, bit)[1] for bit in (0, 1)]
+    return {
+        (p, q, apart): _squares(nodes[p], nodes[q], apart, slacks)
+        for p in (0, 1)
+        for q in (0, 1)
+        for apart in range(FAR + 1)
+        if 2 * apart >= p - q
+    }
+
+
 def _step(
-    costs: Longs, states: Longs, weight: Fraction, slacks: Longs
+    costs: Longs, states: Longs, weight: Fraction, squares: Squares
 ) -> tuple[Longs, Longs]:
     """Return the largest costs one level up by (d, state of s, of s'), and the states there."""
     number = len(states)
     grows = number < 1 << _BITS
     after = 2 * number if grows else number
     found = np.full((FAR + 1, after, after), _NEVER, dtype=np.int64)
-    both = [_next(states, bit) for bit in (0, 1)]
     half = after // 2
     factor = int(weight * _WEIGHT)
     assert factor == weight * _WEIGHT
-    off = np.zeros(number, dtype=np.int64) if grows else slacks
-    for p in (0, 1):
-        for q in (0, 1):
-            for apart in range(FAR + 1):
-                own = factor * _squares(both[p][1], both[q][1], apart, off)
-                before = 2 * apart - p + q
-                best = np.full((number, number), _NEVER, dtype=np.int64)
-                if 0 <= before < FAR:
-                    best = np.maximum(best, costs[before])
-                if before >= FAR:
-                    best = np.maximum(best, costs[FAR])
-                total = best + own
-                if not grows:
-                    total = total.reshape(half, 2, half, 2).max(axis=(1, 3))
-                rows = slice(p * half, (p + 1) * half)
-                columns = slice(q * half, (q + 1) * half)
-                part = found[apart, rows, columns]
-                np.maximum(part, total, out=part)
+    for (p, q, apart), own in squares.items():
+        total = factor * own
+        total += costs[min(2 * apart - p + q, FAR)]
+        if not grows:
+            # Four states become one: that of their highest bits.
+            total = np.maximum(total[::2], total[1::2])
+            total = np.maximum(total[:, ::2], total[:, 1::2])
+        rows = slice(p * half, (p + 1) * half)
+        columns = slice(q * half, (q + 1) * half)
+        part = found[apart, rows, columns]
+        np.maximum(part, total, out=part)
     if grows:
-        states = np.concatenate([both[0][0], both[1][0]])
+        states = np.concatenate([_next(states, bit)[0] for bit in (0, 1)])
     return found, states
 
 
@@ -216,20 +222,27 @@ def overheads(most: int) -> list[Fraction]:
     """Return A of levels 1..most, 0 for no level, bounded in integers."""
     last = _states()[-1]
     slacks = _slacks(last)
-    costs = np.zeros((FAR + 1, 1, 1), dtype=np.int64)
-    states = _states()[0]
-    history = [(costs, states)]
+    # From there on, states stay the same; those below are exact.
+    highest = _squares_of_nodes(last, slacks)
+
+    def up(costs: Longs, states: Longs, weight: Fraction) -> tuple[Longs, Longs]:
+        if len(states) == len(last):
+            return _step(costs, states, weight, highest)
+        exact = np.zeros(len(states), dtype=np.int64)
+        return _step(costs, states, weight, _squares_of_nodes(states, exact))
+
+    # Below the two highest levels, weights are those of every larger number of levels too.
+    lower = np.zeros((FAR + 1, 1, 1), dtype=np.int64), _states()[0]
     found = [Fraction(0)]
-    plain = [FINEST[i] if i < len(FINEST) else Fraction(1) for i in range(most)]
     for levels in range(1, most + 1):
-        if levels > 2:
-            costs, states = _step(*history[-1], plain[levels - 3], slacks)
-            history.append((costs, states))
         own = weights(levels)
-        below = max(0, levels - 2)
-        costs, states = history[below]
+        below = max(0, levels - len(HIGHEST))
+        if below:
+            finest = FINEST[below - 1] if below <= len(FINEST) else Fraction(1)
+            lower = up(*lower, finest)
+        costs, states = lower
         for level in range(below, levels):
-            costs, states = _step(costs, states, own[level], slacks)
+            costs, states = up(costs, states, own[level])
         off = np.zeros(len(states), dtype=np.int64) if levels <= _BITS else slacks
         largest = []
         for apart in range(FAR + 1):

@@ -36,6 +36,7 @@ class SmallWords(NoiseStream, shared=False):
         return words
 
 
+@pytest.mark.slow
 @every_counter
 @pytest.mark.parametrize("v", [0, 1, 12345, normal.FINE_LEAST - 1])
 def test_rows_with_small_words_need_no_exact_numbers(

@@ -38,6 +38,7 @@ def decoded(counter: LiftedCounter, matrix: Matrix, t: int, place: int) -> Fract
     return sum(sums, Fraction(0)) / counter._denominator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [None, 0.6])
 @pytest.mark.parametrize("horizon", HORIZONS)
 def test_decoding_the_nodes_gives_the_running_sum(
@@ -184,6 +185,7 @@ def synthesized(counter: LiftedCounter, stream: NoiseStream, tag: Tags) -> list[
         return [int(mpmath.floor(sums[place] + 0.5)) for place in ticks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("horizon", "rho_item", "share"),
     [

@@ -95,6 +95,7 @@ def test_the_transform_and_the_covariance_are_those_of_the_coefficients(
     assert transform.amplification >= np.abs(scaled).sum(axis=1).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", range(1, 13))
 def test_what_an_event_costs_is_the_dearest_bucket_of_every_number_of_buckets(
     levels: int,

@@ -103,6 +103,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("windows"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("series", SERIES)
 def test_errors_recall_and_sums_are_those_of_the_window(
     made: Made, series: str

@@ -1,6 +1,6 @@
 """Find the event time field, its unit, and how far events are out of order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workers.commands.init import names
@@ -71,13 +71,8 @@ def _time(
         return None
     latest = now_ms + MAX_AHEAD_MS
     for unit in ("iso", *_UNITS) if field.text else _UNITS:
-        read = ((index, time_ms(value, unit)) for index, value in field.column.items())
-        times = {
-            index: read_ms
-            for index, read_ms in read
-            if read_ms is not None and OLDEST_MS <= read_ms <= latest
-        }
-        if len(times) >= NEARLY_ALL * len(field.column):
+        times = _read(field.column, unit, latest)
+        if times is not None:
             break
     else:
         return None
@@ -92,6 +87,24 @@ def _time(
     return TimeCandidate(
         field=field, unit=unit, times=times, ascending=ascending, score=score
     )
+
+
+def _read(
+    column: Mapping[int, object], unit: str, latest: int
+) -> dict[int, int] | None:
+    """Return the values of a column that are times; None unless nearly all are."""
+    needed = NEARLY_ALL * len(column)
+    possible = len(column)
+    times = {}
+    for index, value in column.items():
+        read_ms = time_ms(value, unit)
+        if read_ms is not None and OLDEST_MS <= read_ms <= latest:
+            times[index] = read_ms
+            continue
+        possible -= 1
+        if possible < needed:
+            return None
+    return times
 
 
 def in_order(times: dict[int, int], partitions: Sequence[int]) -> float:
