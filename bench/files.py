@@ -1,9 +1,11 @@
 """Time, bytes a row and largest memory of the dashboard's files; of Parquet the bytes by column.
 
     python -m bench.files [--ticks 99990] [--items 200] [--sums] [--query format=parquet ...]
+        [--floor]
 
 Makes a history of one stream key, serves it in this process, and downloads it with another one. The
-memory is that of this process while the file is made and sent.
+memory is that of this process while the file is made and sent. `--floor` writes the Parquet file
+again in other ways, to see how small it could be.
 """
 
 import argparse
@@ -33,6 +35,24 @@ COLUMNS = """
 select path_in_schema, sum(total_compressed_size) as size
 from parquet_metadata(?) group by all order by size desc limit 8
 """
+# Other ways to write the same rows: what is selected, and options beside those of an export.
+SUMMED = ("sum", "mean", "mean_low", "mean_high")
+DECIMALS = ", ".join(f"{name}::decimal(18, 5) as {name}" for name in SUMMED)
+TO_THREE_DIGITS = ", ".join(
+    f"round({name}, (2 - floor(log10(greatest(mean_high - mean_low, 1e-9))))::int) as {name}"
+    for name in SUMMED[1:]
+)
+OTHERWISE = {
+    "as it is": ("*", ""),
+    "zstd level 19": ("*", ", compression_level 19"),
+    "byte stream split": ("*", ", parquet_version v2"),
+    "decimals, delta encoded": (
+        f"* replace ({DECIMALS})",
+        ", parquet_version v2",
+    ),
+    "means to three digits of their interval": (f"* replace ({TO_THREE_DIGITS})", ""),
+    "without means": ("* exclude (mean, mean_low, mean_high)", ""),
+}
 DOWNLOAD = """
 import sys, urllib.request
 request = urllib.request.Request(sys.argv[1], headers={"Accept-Encoding": sys.argv[2]})
@@ -85,7 +105,21 @@ def memory_mb() -> float:
     return pages * 4_096 / 1e6
 
 
-async def measure(path: Path, queries: list[str], rows: int) -> None:
+def print_floor(file: Path, rows: int) -> None:
+    """Print the bytes a row, and the time, of other ways to write a Parquet file."""
+    target = file.with_name("otherwise")
+    for name, (columns, options) in OTHERWISE.items():
+        begun = time.monotonic()
+        duckdb.execute(
+            f"copy (select {columns} from read_parquet('{file}')) to '{target}' "
+            f"(format parquet, compression zstd{options})"
+        )
+        took = time.monotonic() - begun
+        size = target.stat().st_size
+        print(f"{name}: {size / rows:.1f} bytes a row, {took:.1f} s", flush=True)
+
+
+async def measure(path: Path, queries: list[str], rows: int, floor: bool) -> None:
     history = HistorySettings(store=path)
     settings = replace(reader_settings("products"), history=history)
     store = Store(settings)
@@ -133,6 +167,8 @@ async def measure(path: Path, queries: list[str], rows: int) -> None:
             by_column = duckdb.execute(COLUMNS, [str(file)]).fetchall()
             listed = [f"{name} {size / rows:.2f}" for name, size in by_column]
             print(f"bytes a row by column: {', '.join(listed)}", flush=True)
+            if floor:
+                await asyncio.to_thread(print_floor, file, rows)
     await asyncio.to_thread(store.close)
     await runner.cleanup()
 
@@ -143,12 +179,13 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=200)
     parser.add_argument("--sums", action="store_true")
     parser.add_argument("--query", nargs="+", default=QUERIES)
+    parser.add_argument("--floor", action="store_true")
     chosen = parser.parse_args()
     with TemporaryDirectory() as directory:
         path = Path(directory) / "history.duckdb"
         make(path, chosen.ticks, chosen.items, chosen.sums)
         rows = chosen.ticks * chosen.items
-        asyncio.run(measure(path, list(chosen.query), rows))
+        asyncio.run(measure(path, list(chosen.query), rows, chosen.floor))
 
 
 if __name__ == "__main__":

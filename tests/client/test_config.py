@@ -52,11 +52,36 @@ def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) 
     )
     text += 'mechanism = "known_base"\ndomain_file = "none.txt"\nhorizon = 64\ntopic = "shown"\nlater_setting = 3\n'
     text += 'label = "Latency"\nunit = "ms"\nsum = { field = "price", step = "none" }\n'
-    (tmp_path / "x.toml").write_text(text + '[events]\ntopic = "e"\n')
+    text += '[events]\ntopic = "e"\nkey = "shop.branch"\n'
+    (tmp_path / "x.toml").write_text(text)
     [found] = load_reader_settings(tmp_path / "x.toml").histograms
     assert replace(found, counted=None) == HistogramTopic(
-        "products", "shown", 64, label="Latency", unit="ms", sum_field="price"
+        "products",
+        "shown",
+        64,
+        label="Latency",
+        unit="ms",
+        sum_field="price",
+        key_field="shop.branch",
     )
+
+
+@pytest.mark.parametrize(
+    ("events", "own", "field"),
+    [
+        ("", "", None),
+        ('key = "$all"', "", None),
+        ('key = "branch"', "", "branch"),
+        ('key = "branch"', 'key = "shop.city"', "shop.city"),
+        ("key = 3", "", None),
+    ],
+)
+def test_readers_are_told_which_field_stream_keys_are(
+    tmp_path: Path, events: str, own: str, field: str | None
+) -> None:
+    (tmp_path / "x.toml").write_text(f'{LEAST}{own}\n[events]\ntopic = "e"\n{events}\n')
+    [found] = load_reader_settings(tmp_path / "x.toml").histograms
+    assert found.key_field == field
 
 
 def test_without_epochs_every_window_is_a_series_with_a_topic_of_its_own(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +23,8 @@ from workers.dashboard.alerts import DAY_MS, Alarms, Watched, margin
 from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.telling import state_path
 from workers.kafka.reading import read_partition
+from workers.mechanisms.config.sums import parse_sum
+from workers.pipeline.snapshots import Means
 from workers.runtime.errors import SettingsError
 from workers.settings.alerts import AlertSettings
 from workers.settings.settings import HistorySettings
@@ -101,6 +103,57 @@ def test_a_rise_is_told_within_its_stated_delay_and_once() -> None:
     again = alarms.take(seen(board(tick + 2, dict.fromkeys(labels, 2_000))))
     assert len(again) == 1_000
     assert alarms.take(seen(board(tick + 2, dict.fromkeys(labels, 2_000)))) == []
+
+
+PRICE = Means(parse_sum({"field": "price", "from": 0, "to": 60, "step": 0.01}))
+
+
+def sum_board(times: float, rng: np.random.Generator) -> dict[str, Any]:
+    """50 sales of 1,000 EUR together, with `times` the noise that the snapshot states."""
+    sds = np.array([SD, SD * PRICE.steps])
+    centred = 2 * (ABOVE - 30 * 50) * 100
+    noise = np.floor(times * rng.normal(0, sds) + 0.5).astype(int)
+    counts = 50 + noise[:1]
+    sums = PRICE.rows(counts, centred + noise[1:], *sds)
+    items = {"tea": int(counts[0])}
+    return board(1, items, sums=sums, sum=PRICE.head(*sds))
+
+
+def total_board(times: float, rng: np.random.Generator) -> dict[str, Any]:
+    noisy = ABOVE + math.floor(times * rng.normal(0, SD) + 0.5)
+    return board(1, {}, all_items={"count": noisy, "sd": SD})
+
+
+@pytest.mark.parametrize(
+    ("of", "made"), [("sum", sum_board), ("all_items", total_board)]
+)
+def test_sums_and_totals_at_the_limit_alarm_as_often_as_stated(
+    of: str, made: Callable[[float, np.random.Generator], dict[str, Any]]
+) -> None:
+    """One of 50 ticks a day: of 1,000 at most 41 but for 4.7 sd. Twice the noise makes about 150 of them, half of it none."""
+    rng = np.random.default_rng(7)
+
+    def alarms(times: float) -> int:
+        rule = alert(of=of, series=1, false_alarms=1.0)
+        boards = (seen(made(times, rng)) for _ in range(1_000))
+        return sum(len(Alarms([rule]).take(shown)) for shown in boards)
+
+    assert 5 <= alarms(1) <= 41
+    assert alarms(2) > 90
+    assert alarms(0.5) < 3
+
+
+def test_a_message_says_what_was_compared() -> None:
+    rng = np.random.default_rng(8)
+    high = sum_board(1, rng)
+    high["sums"][0][0] = 9e6
+    [(_, told)] = Alarms([alert(of="sum")]).take(seen(high))
+    assert (told["item"], told["sum"], told["sd"]) == ("tea", 9e6, high["sum"]["sd"])
+    totals = board(1, {"tea": 5}, all_items={"count": 9_000, "sd": 30.0})
+    [(_, told)] = Alarms([alert(of="all_items")]).take(seen(totals))
+    assert (told["item"], told["all_items"], told["sd"]) == (None, 9_000, 30.0)
+    assert Alarms([alert(of="all_items")]).take(seen(board(1, {"tea": 9_000}))) == []
+    assert Alarms([alert(of="sum")]).take(seen(board(1, {"tea": 9_000}))) == []
 
 
 def test_what_is_not_asked_for_or_has_other_noise_raises_nothing() -> None:
@@ -256,6 +309,19 @@ def test_alerts_of_a_settings_file(tmp_path: Path) -> None:
         (("above = 1000", "above = -1"), "above = -1: a whole number from 0"),
         (("above = 1000\n", ""), "above is missing"),
         (("above", "abov"), "abov: unknown; one of"),
+        (("above = 1000", 'above = 1000\nof = "mean"'), 'of = "mean"'),
+        (
+            ("above = 1000", 'above = 1000\nof = "sum"'),
+            'of = "sum": needs sum in the [[histogram]]',
+        ),
+        (
+            ("above = 1000", 'above = 1000\nof = "all_items"'),
+            'of = "all_items": needs total_share in the [[histogram]]',
+        ),
+        (
+            ("above = 1000", 'above = 1000\nof = "all_items"\nitems = ["tea"]'),
+            'items: not with of = "all_items"',
+        ),
         (('webhook = "https://example.org/hook"', ""), "webhook or topic"),
         (("https://", "ftp://"), "an address that begins with"),
         (

@@ -97,7 +97,7 @@ def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(
     bar = page.text_content("#sd-words") or ""
     assert "19 times out of 20; less often for a new item" in bar
     assert "allow for 80 less" in bar  # sqrt(2 ln(40 * 1,024)) times 17.25
-    promise = page.inner_text("#guarantee")
+    promise = page.text_content("#guarantee") or ""
     words = [
         "any one event",
         "2.72 times",
@@ -109,10 +109,14 @@ def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(
     words.append("Anyone who sees all of this for the whole epoch (1,024 ticks")
     for part in (*words, f"1e{MINUS}9", "unk_base", topics.sent[0]["id"]):
         assert part in promise
+    # Figures are folded, and stay open when they were opened.
+    assert "ε (epsilon)" not in page.inner_text("#guarantee")
+    page.click("#figures summary")
     window.reads("#connection", "^Live$")
     changed = recent(4, [("cup", 9_000), ("new one", 5_000), ("tea", 2_116)], ticks=3)
     topics.send(changed)
     window.reads("#board-title", "tick 4$")
+    assert "ε (epsilon)" in page.inner_text("#guarantee")
     counts = [(label, count) for _, label, count in window.rows()]
     assert counts == [("cup", "9,000"), ("new one", "5,000"), ("tea", "2,116")]
     changes = page.locator("tr.item .change")

@@ -87,7 +87,10 @@ def topics() -> Iterator[Topics]:
 @pytest.fixture(scope="module")
 def url(topics: Topics) -> Iterator[str]:
     settings = topics.settings("products.1h", "orders")
-    named = [replace(one, sum_field="lines[].price") for one in settings.histograms]
+    named = [
+        replace(one, sum_field="lines[].price", key_field="shop.branch_name")
+        for one in settings.histograms
+    ]
     settings = replace(settings, histograms=tuple(named))
     with Background(Dashboard(settings, port=0)) as dashboard:
         reads(dashboard)
@@ -262,6 +265,21 @@ def test_order_and_search_are_in_the_address(window: Window, url: str) -> None:
     page.goto(f"{url}?histogram=products.1h&key=sums&order=sum")
     window.counts('th.sum[aria-sort="descending"]', 1)
     assert labels(page)[0] == "tea"
+
+
+def test_keys_are_called_by_their_field_and_what_is_sought_stays_sought(
+    window: Window, url: str
+) -> None:
+    page = window.open(f"{url}?histogram=products.1h&key=all&find=te")
+    assert page.inner_text("#key-title") == "Branch name"
+    assert page.inner_text("#all-keys-open") == "Every branch name"
+    page.select_option("#key", "sums")
+    window.reads("tr.item .pick", "^tea$")
+    assert page.input_value("#find") == "te" and labels(page) == ["tea"]
+    assert "find=te" in page.url
+    # Of more than is kept there is "All".
+    ranges = page.locator("#ranges button:visible").all_inner_texts()
+    assert ranges == ["Last hour", "24 hours", "All"]
 
 
 def test_a_missing_key_offers_those_that_are_there(window: Window, url: str) -> None:

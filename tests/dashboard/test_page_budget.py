@@ -43,7 +43,7 @@ def test_the_page_says_how_long_it_may_run_in_one_sentence(
             page = window.open(f"{dashboard.url}?histogram=products&key=s1")
             window.shows('document.querySelector("#budget").textContent !== ""')
             said = page.inner_text("#budget")
-            promised = page.inner_text("#guarantee")
+            promised = page.text_content("#guarantee") or ""
             box = page.locator("#budget").bounding_box()
     assert said == budget.sentence()
     # Snapshots do not say which neighbours are protected.

@@ -78,7 +78,7 @@ def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_p
             window.shows(
                 '(document.querySelector("#guarantee")?.textContent ?? "").includes("There are 2 histograms")'
             )
-            said = page.inner_text("#guarantee")
+            said = page.text_content("#guarantee") or ""
             cells = page.evaluate(
                 '() => [...document.querySelectorAll(".person tbody tr")].map((r) => [...r.children].map((c) => c.textContent))'
             )
@@ -163,7 +163,7 @@ def test_the_page_says_what_the_figures_bear_out(
     _, url = show(recent(1, [("tea", 500)], ticks=1, guarantee=promise))
     page = window.open(f"{url}?histogram=products&key=s1")
     window.shows('document.querySelector(".person") !== null')
-    said = page.inner_text("#guarantee")
+    said = page.text_content("#guarantee") or ""
     shown = page.inner_text("#lead")
     weak = page.locator("#guarantee .promise.weak").count()
     assert lead in shown

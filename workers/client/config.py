@@ -43,10 +43,10 @@ class HistogramTopic:
     `name` is what snapshots and queries call the series. `window_of` is the name in the settings of
     the histogram that it is a window of, and `window_ms` the window's length; both are None unless
     `horizon = "never"`. `horizon` is None if there is none, or none is stated. `label` and `unit`
-    say what the numbers in its buckets are, `sum_field` what is added up; any of them may be
-    missing. `bounds_rho` is what choosing bounds from a sample has cost. Histograms with equal
-    `counted` count the same items of the same events; it is None where the file does not state the
-    events.
+    say what the numbers in its buckets are, `sum_field` what is added up, `key_field` what its
+    stream keys are; any of them may be missing. `bounds_rho` is what choosing bounds from a sample
+    has cost. Histograms with equal `counted` count the same items of the same events; it is None
+    where the file does not state the events.
     """
 
     name: str
@@ -55,6 +55,7 @@ class HistogramTopic:
     label: str | None = None
     unit: str | None = None
     sum_field: str | None = None
+    key_field: str | None = None
     window_of: str | None = None
     window_ms: int | None = None
     counted: str | None = None
@@ -129,8 +130,9 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
     topics: list[HistogramTopic] = []
     for i, section in enumerate(histograms, 1):
         counted = _counted(section) if "events" in document else None
+        key_field = _key_field(document.get("events"), section)
         for series in _series(section, f"histogram {i}: ", worker):
-            topics.append(replace(series, counted=counted))
+            topics.append(replace(series, counted=counted, key_field=key_field))
     for setting in ("name", "topic"):
         values = [getattr(topic, setting) for topic in topics]
         if twice := next((value for value in values if values.count(value) > 1), None):
@@ -199,6 +201,13 @@ _DECIDES = ("key", "items", "count", "where", "buckets")
 def _counted(values: Mapping[str, Any]) -> str:
     """Return a text that is equal for sections that count the same items of the same events."""
     return repr([values.get(name) for name in _DECIDES])
+
+
+def _key_field(events: object, values: Mapping[str, Any]) -> str | None:
+    """Return the field that a histogram's stream keys are read from; None where it has no name."""
+    shared = events.get("key") if isinstance(events, dict) else None
+    key = values.get("key", shared)
+    return key if isinstance(key, str) and not key.startswith("$") else None
 
 
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:

@@ -1,6 +1,7 @@
-"""Alerts: which items count more than a limit beyond the noise, with a rate of false alarms.
+"""Alerts: which items are above a limit beyond the noise, with a rate of false alarms.
 
-A row is above the limit X if its count is more than X by over z sd + 1/2. If at most n items are
+A row is above the limit X if its count is more than X by over z sd + 1/2. The same holds of sums,
+and of the count of all items, with their own sd (`_measure`). If at most n items are
 counted over all stream keys of an alert and T ticks end in a day, z is the normal quantile of
 a / (n T): then quiet items, whose true counts are at most X, raise at most `a` alarms a day in
 expectation. For a published count is the true one plus floor(N + 1/2), N normal with the stated sd,
@@ -21,7 +22,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
@@ -89,14 +90,57 @@ class Alarms:
                 rule.watched = stored.get(rule.digest, {})
 
 
-def margin(alert: AlertSettings, width_ms: int, rows: int, sd: float) -> float:
-    """Return by how much a count must exceed the limit, if ticks last `width_ms`.
+class _Measured(NamedTuple):
+    """What an alert compares: noisy values by item, the `sd` of their noise, and a bound.
+
+    A value differs from the true one by normal noise and at most `rounding` more.
+    """
+
+    values: dict[str, float]
+    sd: float
+    rounding: float = 0.5
+
+
+# The name under which the count of all items is compared, of which there is one.
+ALL_ITEMS = ""
+
+
+def _measure(alert: AlertSettings, snapshot: Mapping[str, Any]) -> _Measured | None:
+    """Return what an alert compares of a snapshot; None where no normal noise is stated."""
+    if snapshot["sd"] is None or snapshot["mechanism"] not in MECHANISMS:
+        return None
+    items = snapshot.get("items") or ()
+    if alert.of == "all_items":
+        total = snapshot.get("all_items")
+        if total is None:
+            return None
+        return _Measured({ALL_ITEMS: total["count"]}, total["sd"])
+    if alert.of == "count":
+        return _Measured(dict(items), snapshot["sd"])
+    declared = snapshot.get("sum")
+    if declared is None:
+        return None
+    values = {
+        label: row[0]
+        for (label, _), row in zip(items, snapshot["sums"], strict=True)
+        if row[0] is not None
+    }
+    # A sum is the middle of the range times a count, and half a step times another whole number.
+    middle = (declared["from"] + declared["to"]) / 2
+    rounding = abs(middle) / 2 + declared["step"] / 4
+    return _Measured(values, declared["sd"], rounding)
+
+
+def margin(
+    alert: AlertSettings, width_ms: int, rows: int, sd: float, rounding: float = 0.5
+) -> float:
+    """Return by how much a value must exceed the limit, if ticks last `width_ms`.
 
     `rows` is the number of items shown; where that is more than the settings say, it counts.
     """
     tests_a_day = max(alert.series, rows) * max(1.0, DAY_MS / width_ms)
     quantile = -NormalDist().inv_cdf(alert.false_alarms / tests_a_day)
-    return quantile * sd * ROUNDING + 0.5
+    return quantile * sd * ROUNDING + rounding
 
 
 @dataclass
@@ -122,43 +166,48 @@ class _Rule:
         """Look at a snapshot, as parsed JSON; yield a message for each new alarm."""
         alert = self.alert
         key = snapshot["key"]
-        sd = snapshot["sd"]
-        if sd is None or snapshot["mechanism"] not in MECHANISMS:
-            self._warn("its counts do not have normal noise of a stated error")
+        measured = _measure(alert, snapshot)
+        if measured is None:
+            self._warn(f"it has no {alert.of} with normal noise of a stated error")
             return
-        items = snapshot.get("items") or ()
+        values = measured.values
         seen = self.watched.get(key)
         # In another series all counts begin anew.
         above = seen.above if seen is not None and seen.id == snapshot["id"] else {}
         # The chance of a false alarm is one for all stream keys of the alert.
-        rows = len(items) + sum(
+        rows = len(values) + sum(
             other.rows for name, other in self.watched.items() if name != key
         )
         if rows > alert.series:
             self._warn(
                 f"more than series = {alert.series:,} items are shown; they count"
             )
-        beyond = margin(alert, snapshot["end"] - snapshot["start"], rows, sd)
-        counts = dict(items)
+        width_ms = snapshot["end"] - snapshot["start"]
+        beyond = margin(alert, width_ms, rows, measured.sd, measured.rounding)
         # An item that is not shown any more counts as back at the limit.
         above = {
             item: tick
             for item, tick in above.items()
-            if counts.get(item, alert.above) > alert.above
+            if values.get(item, alert.above) > alert.above
         }
-        for item, count in counts.items():
+        for item, value in values.items():
             wanted = alert.items is None or item in alert.items
-            if wanted and item not in above and count - alert.above > beyond:
+            if wanted and item not in above and value - alert.above > beyond:
                 above[item] = snapshot["tick"]
-                yield self._message(snapshot, item, count, beyond)
+                yield self._message(snapshot, item, value, measured.sd, beyond)
         self.watched[key] = Watched(
-            id=snapshot["id"], end=snapshot["end"], above=above, rows=len(items)
+            id=snapshot["id"], end=snapshot["end"], above=above, rows=len(values)
         )
 
     def _message(
-        self, snapshot: Mapping[str, Any], item: str, count: int, beyond: float
+        self,
+        snapshot: Mapping[str, Any],
+        item: str,
+        value: float,
+        sd: float,
+        beyond: float,
     ) -> dict[str, Any]:
-        """Return the message of an item that counts more than `beyond` over the limit."""
+        """Return the message of an item whose `value` is more than `beyond` over the limit."""
         alert = self.alert
         # No more than this: what is looked at again after a crash has the same id.
         named = [self.digest, snapshot["id"], snapshot["key"], item, snapshot["tick"]]
@@ -167,9 +216,9 @@ class _Rule:
             "alert_id": _digest(repr(named)),
             "histogram": snapshot["histogram"],
             "key": snapshot["key"],
-            "item": item,
-            "count": count,
-            "sd": snapshot["sd"],
+            "item": None if alert.of == "all_items" else item,
+            alert.of: value,
+            "sd": sd,
             "above": alert.above,
             "margin": round(beyond, 4),
             "false_alarms": alert.false_alarms,

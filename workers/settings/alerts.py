@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -22,6 +22,7 @@ _NAME = Meta(
 _LABELS = "a list of at least one text in quotes"
 _Labels = Annotated[tuple[str, ...], Meta(min_length=1, description=_LABELS)]
 _WINDOW = 'a window of a histogram with horizon = "never", such as "1h"'
+_OF = '"count", "sum" or "all_items"'
 _RATE = "a number above 0 and at most 1: false alarms a day, over all items"
 _URL = (
     'an address that begins with "http://" or "https://", at most 2,000 characters, '
@@ -38,6 +39,7 @@ class AlertSettings(Checked, frozen=True, kw_only=True):
     name: Annotated[str, _NAME]
     histogram: Annotated[str, _NAME]
     above: Annotated[int, whole(0, 10**15)]
+    of: Annotated[Literal["count", "sum", "all_items"], Meta(description=_OF)] = "count"
     window: Annotated[str | None, Meta(description=_WINDOW)] = None
     keys: Annotated[_Labels | None, Meta(description=_LABELS)] = None
     items: Annotated[_Labels | None, Meta(description=_LABELS)] = None
@@ -59,12 +61,14 @@ class AlertSettings(Checked, frozen=True, kw_only=True):
     @property
     def identity(self) -> tuple[object, ...]:
         """What decides which alarms there are: not where they are sent."""
-        of = (self.name, self.series_name, self.above, self.keys, self.items)
-        return (*of, self.series, self.false_alarms)
+        looked_at = (self.name, self.series_name, self.of, self.keys, self.items)
+        return (*looked_at, self.above, self.series, self.false_alarms)
 
     def complaints(self) -> Iterator[str]:
         if self.webhook is None and self.topic is None:
             yield "webhook or topic: where it is sent, one of the two or both"
+        if self.of == "all_items" and self.items is not None:
+            yield 'items: not with of = "all_items", the count of all items together'
         if self.window is not None:
             try:
                 parse_duration(self.window)
@@ -127,6 +131,11 @@ def _check_histogram(alert: AlertSettings, histograms: Sequence[Any]) -> None:
     if not named:
         raise ValueError(
             f"{alert.where()}histogram = {display(alert.histogram)}: no [[histogram]] has this name"
+        )
+    needed = {"sum": "sum", "all_items": "total_share"}.get(alert.of)
+    if needed is not None and needed not in named[0]:
+        raise ValueError(
+            f'{alert.where()}of = "{alert.of}": needs {needed} in the [[histogram]]'
         )
     windows = named[0].get("windows") if named[0].get("horizon") == NEVER else None
     if windows is None and alert.window is not None:

@@ -24,7 +24,7 @@ import { startTips } from "./tips.js";
 import { View, isTick } from "./view.js";
 import { beginning, capital, epochName, moment, periodWords, slidingWords, timeZone, windowWords } from "./when.js";
 import { Earlier, namesOf, seriesLike, seriesOf, windowsOf } from "./windows.js";
-import { NOTHING, about, atMost, axisWords, band, belowWords, count, duration, earlierBy, errorBar, fieldName, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, oneLine, purpose, quantileName, rated, span, sumLegend, summaryWords, threshold, time, timeOf, windowBar } from "./words.js";
+import { NOTHING, about, atMost, axisWords, band, belowWords, count, duration, earlierBy, errorBar, fieldName, fieldWords, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, oneLine, purpose, quantileName, rated, span, sumLegend, summaryWords, threshold, time, timeOf, windowBar } from "./words.js";
 
 const CATALOGUE_MS = 30000;
 const SOON_MS = 1000;
@@ -191,7 +191,7 @@ function chooseWindow(histogram) {
 }
 
 function chooseKey(key) {
-  Object.assign(view, { key, at: null, id: null, find: null });
+  Object.assign(view, { key, at: null, id: null });
   settle(false);
 }
 
@@ -347,10 +347,14 @@ function draw() {
   drawState();
   drawUnknown();
   const all = view.all === "keys" && entry().histogram !== undefined && byId("login").hidden;
-  allKeys.follow(all ? view.histogram : null);
+  allKeys.follow(all ? view.histogram : null, keys().length);
   byId("counts").hidden = all || !byId("login").hidden;
   byId("all-keys-open").hidden = all || keys().length < 2;
-  if (all) set(byId("all-keys-title"), `${shownName()}, all stream keys`);
+  const keyName = fieldWords(entry().key_field) ?? "stream key";
+  set(byId("key-title"), capital(keyName));
+  set(byId("all-keys-open"), `Every ${keyName}`);
+  set(byId("all-keys-close"), `One ${keyName}`);
+  if (all) set(byId("all-keys-title"), `${shownName()}, every ${keyName}`);
   const snapshot = current();
   const paused = view.at !== null;
   if (!snapshot && missing === null && performance.now() < held) return;
@@ -394,7 +398,8 @@ function draw() {
     byId("scroller").hidden = !text;
     byId("guarantee").parentElement.hidden = !text;
     byId("history").hidden = true;
-    byId("guarantee").textContent = text;
+    byId("promise").textContent = text;
+    byId("figures").hidden = true;
     promised = "";
     return;
   }
@@ -544,7 +549,7 @@ function drawItems(snapshot) {
   const hidden = element("span", truth ? `, ${count(truth.hidden)} hidden` : "");
   hidden.className = "exact";
   const found = view.find?.trim() ? `${count(board.rows.length)} of ` : "";
-  byId("below").hidden = !board.rows.some((row) => board.isBelow(row));
+  byId("below").hidden = !board.reachable.some((row) => board.isBelow(row));
   set(byId("below"), belowWords(snapshot, windows().map((one) => one.window_ms)));
   set(byId("newly-words"), `Newly shown: ${newlyWords(window)}.`);
   set(byId("summary"), summaryWords(board.ranked, snapshot.sd, rate ?? null));
@@ -565,7 +570,7 @@ function inAll(all) {
 function compared(snapshot, rest, { snapshot: then, comparable }) {
   const sd = differenceSd(snapshot, then);
   const restThen = others(then);
-  const restSd = rest && restThen && (snapshot.id === then.id ? rest.sd + restThen.sd : Math.hypot(rest.sd, restThen.sd));
+  const restSd = !rest || !restThen ? null : (snapshot.id === then.id ? rest.sd + restThen.sd : Math.hypot(rest.sd, restThen.sd));
   return { snapshot: then, comparable, rest: restThen, off: sd === null ? null : TIMES * sd, restOff: restSd === null ? null : TIMES * restSd };
 }
 
@@ -669,14 +674,12 @@ function drawGuarantee(snapshot) {
     dd.append(term === "Id" ? element("code", value) : value, " ", element("small", explanation));
     list.append(element("dt", term), dd);
   }
-  const paragraphs = words.map(([kind, sentence]) => {
-    const p = element("p", sentence);
-    p.className = kind;
-    return p;
-  });
-  const notes = paragraphs.filter((p) => p.className === "note");
+  const paragraphs = words.map(([kind, sentence]) => element("p", sentence, kind));
   const person = personTable(together);
-  byId("guarantee").replaceChildren(...paragraphs.filter((p) => p.className !== "note"), list, ...notes, ...(person ? [person] : []));
+  // What it says and what it does not are read at once; figures only where they are asked for.
+  byId("promise").replaceChildren(...paragraphs.slice(0, 2));
+  byId("figures-list").replaceChildren(list, ...paragraphs.slice(2), ...(person ? [person] : []));
+  byId("figures").hidden = false;
 }
 
 // What a frame and a printed page end with: from when it is, and where all of it is.

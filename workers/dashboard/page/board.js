@@ -56,7 +56,7 @@ export class Board {
     this.newly = newly;
     this.sd = snapshot.sd;
     this.moves = moves;
-    this.before = before && { counts: new Map(before.snapshot.items), off: before.off, comparable: before.comparable, rest: before.rest };
+    this.before = before && { ...before, counts: new Map(before.snapshot.items), half: TIMES * (before.snapshot.sd ?? 0) };
     this.sum = snapshot.sum;
     this.limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? snapshot.threshold : null;
     this.stays = thresholdStays(snapshot.mechanism);
@@ -86,11 +86,12 @@ export class Board {
     this.table.style.setProperty("--rank", `${Math.max(3.9, 0.9 + 0.47 * (2 * `${this.all}`.length + 1))}rem`);
     this.table.classList.toggle("void", !this.rows.length);
     this.table.classList.toggle("with-exact", exact !== null);
-    this.table.classList.toggle("with-before", this.before !== null);
     this.table.classList.toggle("with-uneven", this.rows.some(isUneven));
-    if (this.table.classList.contains("with-sums") !== Boolean(snapshot.sums)) {
-      this.table.classList.toggle("with-sums");
-      this.measure(); // rows are higher with sums
+    // Rows are higher with sums, and on a narrow screen beside an earlier tick.
+    const lines = [["with-sums", Boolean(snapshot.sums)], ["with-before", this.before !== null]];
+    if (lines.some(([name, has]) => this.table.classList.contains(name) !== has)) {
+      for (const [name, has] of lines) this.table.classList.toggle(name, has);
+      this.measure();
     }
     this.table.classList.toggle("with-moves", this.rows.some((row) => marked(moves.of(row.label))));
     this.others.hidden = rest === null || search !== "";
@@ -116,6 +117,11 @@ export class Board {
   // Whether a row is below what an item has to pass to be shown: it passed that before.
   isBelow({ value }) {
     return this.stays && this.limit !== null && value <= this.limit;
+  }
+
+  // The rows that can be seen: on a wall only those that there is room for.
+  get reachable() {
+    return this.rows.slice(0, this.fits - (this.others.hidden ? 0 : 1));
   }
 
   // Which column the rows are ordered by.
@@ -278,26 +284,28 @@ export class Board {
     set(c.label, this.all ? "others" : "everything");
     numbers(c, rest, rest.sd, "", Boolean(this.sum), this.rate);
     set(c.bar, this.all ? restShare(rest) : "");
-    if (this.before) this.difference(c.prev, rest.value, this.before.rest?.value, this.before.restOff ?? null, "not known");
+    if (this.before) this.difference(c.prev, rest.value, this.before.rest ?? undefined, this.before.restOff, "not known");
   }
 
   compare(c, row) {
     const was = this.before.counts.get(row.label);
-    this.difference(c.prev, row.value, was, isUneven(row) ? null : this.before.off);
+    const { half } = this.before;
+    this.difference(c.prev, row.value, was === undefined ? was : { value: was, from: half === 0 ? Infinity : was - half, to: was + half }, isUneven(row) ? null : this.before.off);
     c.before.hidden = was === undefined;
     if (was === undefined) return;
     const from = this.at(Math.min(0, was));
     place(c.before, from, this.at(Math.max(0, was)) - from);
   }
 
-  // A number and what it was in the snapshot beside, undefined if it was not shown; off: what noise may make of their difference.
+  // A number and what it was in the snapshot beside, {value, from, to} with the ends of its error bar, undefined if it was not shown;
+  // off: what noise may make of their difference.
   difference(cell, value, was, off, missing = "not shown") {
     const comparable = this.before.comparable && off !== null;
-    const by = was === undefined || !comparable || Math.abs(value - was) <= off ? 0 : value - was;
+    const by = was === undefined || !comparable || Math.abs(value - was.value) <= off ? 0 : value - was.value;
     const [then, since] = cell.children;
     const [written, error] = off === null ? ["", ""] : rated(by, off, this.rate);
-    set(then, was === undefined ? missing : rated(was, off ?? 0, this.rate)[0]);
-    set(since, was === undefined || !comparable ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${written} ± ${error}`);
+    set(then, was === undefined ? missing : was.from <= 0 ? atMost(was.to, this.rate) : rated(was.value, off ?? 0, this.rate)[0]);
+    set(since, was === undefined || !comparable ? "" : by === 0 ? `≈ ± ${error}` : `${by > 0 ? "+" : ""}${written} ± ${error}`);
     since.className = by > 0 ? "up" : by < 0 ? "down" : "";
     cell.title = was === undefined || !comparable ? "" : by === 0 ? `No difference that noise does not explain (± ${error})` : "More since then, or less, than noise explains";
   }

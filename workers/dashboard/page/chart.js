@@ -3,7 +3,7 @@
 import { marks } from "./axis.js";
 import { nice } from "./board.js";
 import { drawing, fillTable } from "./dom.js";
-import { count, measured, short, spread, time } from "./words.js";
+import { atMost, count, measured, short, spread, time } from "./words.js";
 
 const RIGHT = 14;
 // A band that would be thinner than the line is drawn so much wider than it, to each side: it is there at every zoom.
@@ -296,7 +296,9 @@ export class Chart {
     }
     const off = p.half === null ? "" : ` ± ${count(p.half)}`;
     const exact = p.exact === undefined ? "" : `, exact ${count(p.exact)}`;
-    return `${count(p.value)}${off}${exact}${p.rate === undefined ? "" : `, ${p.rate}`}`;
+    // As on the board: what noise alone may make is not written as a number.
+    const unsure = p.half !== null && p.value <= p.half;
+    return `${unsure ? atMost(p.value + p.half) : count(p.value) + off}${exact}${p.rate === undefined ? "" : `, ${p.rate}`}`;
   }
 
   // The first line as numbers, and the values of the others at the same times.

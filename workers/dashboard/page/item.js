@@ -188,9 +188,20 @@ export class Item {
     const began = first ? { end: first.end, most: first.total + TIMES * (first.sd ?? 0) } : null;
     const unseen = unit === "epoch" ? [] : lines[0].points.filter((one) => one.value === null && !one.shown);
     const most = Math.max(...unseen.map((one) => one.most ?? -Infinity));
-    const hidden = !unseen.length ? null : texts.measured ? "it cannot be said, nothing is drawn" : `the item was not shown, nothing is drawn${most <= 0 ? "" : window ? `: ${hiddenWords(most, window)}` : `: its total was at most about ${count(Math.ceil(most))}`}`;
+    const hidden = !unseen.length ? null : texts.measured ? "Where it cannot be said, nothing is drawn" : `${this.whenHidden(lines[0].points)} the item was not shown, nothing is drawn${most <= 0 ? "" : window ? `: ${hiddenWords(most, window)}` : `: its total was at most about ${count(Math.ceil(most))}`}`;
     const again = !joined && beginnings(lines[0].points).length > 0;
     this.note(wanted, unit, { joined, falls, gaps, hidden, again, window, began, fills, measured: texts.measured });
+  }
+
+  // When an item was not shown: until it came, since it went, or now and then.
+  whenHidden(points) {
+    const isShown = points.map((one) => one.value !== null || one.shown);
+    const [first, last] = [isShown.indexOf(true), isShown.lastIndexOf(true)];
+    const without = isShown.indexOf(false, Math.max(first, 0));
+    const now = this.hooks.now();
+    if (first > 0 && without < 0) return `Before ${moment(points[first].end, now)}`;
+    if (first === 0 && without > last) return `Since ${moment(points[without].end, now)}`;
+    return "Where";
   }
 
   // From when to when the window of the points was not full, as counting had begun within it.
@@ -284,7 +295,7 @@ export class Item {
     if (window) words.push(`Each point is of what came in the ${timeOf(window.ms)} before it.`);
     if (this.span?.ms) words.push(`Each point is of what was counted in the ${timeOf(this.span.ms)} before it.`);
     if (began) words.push(`Until ${moment(began.end, this.hooks.now())} not drawn: the item was not shown where that interval began; at most ${count(began.most)} were counted in it.`);
-    if (hidden) words.push(`Where ${hidden}.`);
+    if (hidden) words.push(`${hidden}.`);
     if (measured) words.push("The true value lies in the band about 19 times out of 20.");
     else if (this.shown.snapshot.sd !== null && this.shown.snapshot.items) words.push(`${capital(this.hooks.bandWords(this.shown.snapshot))}.`);
     if (falls) words.push("Where a total falls, that is noise: the true count never falls within an epoch.");
@@ -301,13 +312,19 @@ export class Item {
     const { begin } = this;
     const { window } = snapshot;
     const { window: sliding } = this.ofWindow(snapshot);
+    const first = this.hooks.first();
+    const kept = first === null ? Infinity : snapshot.end - first;
     const midnight = `midnight UTC${dayWords(begin, now) === "today" ? "" : `, ${dayWords(begin, now)}`}`;
     const since = isRunning(snapshot.mechanism) && this.hooks.hasHistory() ? `Since ${isMidnight(begin) ? midnight : moment(begin, now)}` : "Last ticks";
     for (const made of this.buttons) {
-      made.hidden = (!this.hooks.hasHistory() && !["hour", "epoch"].includes(made.dataset.range)) || (Boolean(sliding) && made.dataset.range === "epoch");
-      made.setAttribute("aria-pressed", `${made.dataset.range === name}`);
-      if (made.dataset.range === "epoch") set(made, since);
-      if (made.dataset.range === "hour") set(made, paused ? "The hour before" : RANGES.get("hour")[0]);
+      const { range } = made.dataset;
+      // Of more than is kept there is "All".
+      const ms = RANGES.get(range)[1];
+      const isTooLong = range !== name && ms > HOUR_MS && ms >= kept;
+      made.hidden = isTooLong || (!this.hooks.hasHistory() && !["hour", "epoch"].includes(range)) || (Boolean(sliding) && range === "epoch");
+      made.setAttribute("aria-pressed", `${range === name}`);
+      if (range === "epoch") set(made, since);
+      if (range === "hour") set(made, paused ? "The hour before" : RANGES.get("hour")[0]);
     }
     byId("range-details").hidden = byId("item-files").hidden = !this.hooks.hasHistory();
     const chosen = CHOSEN.exec(name);

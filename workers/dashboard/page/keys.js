@@ -8,7 +8,9 @@ import { NOTHING, about2sd, atMost, count, nothingShown, oneLine } from "./words
 
 // The server sends the largest 10 of each key.
 const TOP = 10;
+// So many rows of each are shown; all that are sent where the boards are few.
 const ROWS = 5;
+const FEW = 4;
 
 export class AllKeys {
   // hooks: onPick(key, item): one was chosen; onNoToken()
@@ -19,8 +21,9 @@ export class AllKeys {
     this.boards = new Map();
   }
 
-  // histogram: whose keys are shown, or null: none.
-  follow(histogram) {
+  // histogram: whose keys are shown, or null: none; keys: how many it has.
+  follow(histogram, keys = 0) {
+    this.rows = keys > FEW ? ROWS : TOP;
     byId("all-keys").hidden = histogram === null;
     if (histogram === this.histogram) return;
     this.events?.close();
@@ -62,7 +65,7 @@ export class AllKeys {
   fill(made, snapshot) {
     const [, list, note] = made.children;
     const items = snapshot.items ?? [];
-    const rows = ordered(items.map(([label, value]) => row(snapshot, label, value)), null, {}).slice(0, ROWS);
+    const rows = ordered(items.map(([label, value]) => row(snapshot, label, value)), null, {}).slice(0, this.rows);
     const most = Math.max(1, ...rows.map((one) => one.to));
     list.replaceChildren(...rows.map((one) => this.entry(snapshot, one, most)));
     const rest = (snapshot.total_items ?? items.length) - rows.length;

@@ -193,7 +193,7 @@ export class Bins {
     const found = [];
     for (const { value, words } of this.quantiles) {
       if (value === null) continue;
-      const half = (words.mark.length * 0.55 * 0.75 * font) / 2 + 3;
+      const half = (words.mark.length * 0.62 * 0.75 * font) / 2 + 5;
       const x = Math.min(this.right - half, Math.max(this.left + half, this.x(value)));
       const row = [...Array(NAME_ROWS).keys()].find((r) => (ends[r] ?? []).every(([from, to]) => x + half < from || x - half > to));
       if (row === undefined) continue;

@@ -15,7 +15,7 @@ export function showStanding({ followed, connected, state, newest, now }) {
   const [mark, word] = standing(followed, connected, state.kafka, newest, late);
   byId("state").dataset.state = mark;
   set(byId("connection"), word);
-  byId("age").textContent = newest ? `newest tick ended ${ago(age)}` : connected === null ? "" : "no tick yet";
+  byId("age").textContent = newest ? `counted until ${ago(age)}` : connected === null ? "" : "nothing yet";
   showIcon(mark === "late" || mark === "lost" ? ICONS.stale : ICONS.live);
   const trouble = connected && KAFKA[state.kafka] && state.kafka !== "reading" && state.kafka !== "connecting";
   const text = trouble ? `${KAFKA[state.kafka]}${state.kafka === "missing" ? (state.topics ?? []).join(", ") : ""}` : "";

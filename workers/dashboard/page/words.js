@@ -166,7 +166,7 @@ export function short(value, most = value) {
 }
 
 // What the numbers of a histogram are called, and their unit: {label, unit} of the catalogue.
-export const axisWords = ({ label, unit }) => [label ?? "", unit ?? ""].filter((one) => one).join(", ");
+export const axisWords = ({ label, unit }) => (label && unit ? `${label} (${unit})` : label || unit || "");
 export const withUnit = (text, unit) => (unit ? `${text} ${unit}` : text);
 
 export function time(ms) {
@@ -249,12 +249,13 @@ export function guarantee(snapshot, catalogue, together = null, budget = null) {
   const weak = isSound(epsilon, delta) ? "" : " weak";
   const words = [
     [`promise${weak}`, `Anyone who sees all of this for ${epoch}, keeps it, and even knows everything about all the others, ${verdict(epsilon, delta, whether)}`],
-    ...measures(epsilon, delta).map((sentence) => ["", sentence]),
   ];
   const table = together === null ? "" : "; the table says how much";
+  // The first two are read at once.
   words.push(["note", unit === "user"
     ? `The promise is about all that one user did in ${period ? `one period of ${span(period)}` : "this epoch"}. Somebody with several user ids, or who comes in several ${period ? "periods" : "epochs"}, is promised less${table}.`
     : `The promise is about one event, not one person. Somebody with several events is promised less${table}.`]);
+  words.push(...measures(epsilon, delta).map((sentence) => ["", sentence]));
   if (period) words.push(["note", `It is for all windows together, for ever. Periods add up: n of them cost up to ${upTo(overlap)} n times the rho of one.`]);
   else if (sliding) words.push(["note", "It is charged once and for ever, for all windows together: there are no epochs that add up."]);
   if (together !== null && together.histograms.length > 1) words.push(["note", inAll(together)]);
@@ -296,7 +297,7 @@ export const NOTHING = {
 
 // How much may have been counted of an item that is not shown. window: of which window, if it has no epochs: there an item that leaves the
 // board is not looked at for a while.
-export const hiddenWords = (most, window) => (most === null ? "" : `at most about ${count(Math.ceil(most))} were counted${window ? ", or more if it has left the board lately" : ""}`);
+export const hiddenWords = (most, window) => (most === null ? "" : `at most about ${count(Math.ceil(most))} were counted${window ? "; more may have been if it was on the board before, as one that left is not looked at for a while" : ""}`);
 
 // Why a snapshot shows no item; began: when the epoch did, or null for counts of one tick.
 export function nothingShown(snapshot, began) {
@@ -411,7 +412,10 @@ const placesOf = (half) => Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(100
 const percent = (part, places) => `${(100 * part).toFixed(places).replace("-", "−")}\u00a0%`;
 
 // What the numbers of a sum are called: by the settings, else by the last name of their path.
-export const fieldName = (entry) => axisWords(entry) || (entry.sum_field?.split(".").at(-1).replace("[]", "") ?? "numbers");
+export const fieldName = (entry) => axisWords(entry) || (fieldWords(entry.sum_field) ?? "numbers");
+
+// A field of events, as the settings name it, in words: the last name of its path; null where there is none.
+export const fieldWords = (path) => (path ? path.split(".").at(-1).replaceAll("[]", "").replaceAll("_", " ") : null);
 
 // What comes first on a board, and how sure that is. rows: in the order of what is known, with their places (noise.js).
 export function summaryWords(rows, sd, rate = null) {
