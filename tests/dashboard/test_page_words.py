@@ -112,8 +112,8 @@ def test_the_total_of_users_is_that_of_one_epoch_of_each_histogram(
         """async (promise) => {
             const { guarantee } = await import("/page/words.js");
             const snapshot = { histogram: "products", start: 0, end: 60000, guarantee: { rho: 0.01, ...promise } };
-            const { words } = guarantee(snapshot, [], { histograms: ["products", "others"], ...promise });
-            return words.map(([, text]) => text);
+            const { read, more } = guarantee(snapshot, [], { histograms: ["products", "others"], ...promise });
+            return [...read, ...more].map(([, text]) => text);
         }""",
         promise,
     )

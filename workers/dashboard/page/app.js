@@ -664,8 +664,8 @@ for (const box of document.querySelectorAll(".board-files")) linkFiles(box, boar
 function drawGuarantee(snapshot) {
   const together = catalogue.together ?? null;
   set(byId("budget"), catalogue.budget?.sentence ?? "");
-  const { words, rows } = guarantee(snapshot, catalogue.histograms, together, catalogue.budget ?? null);
-  const text = JSON.stringify([words, rows, together]);
+  const { read, more, rows } = guarantee(snapshot, catalogue.histograms, together, catalogue.budget ?? null);
+  const text = JSON.stringify([read, more, rows, together]);
   if (text === promised) return;
   promised = text;
   const list = document.createElement("dl");
@@ -674,11 +674,11 @@ function drawGuarantee(snapshot) {
     dd.append(term === "Id" ? element("code", value) : value, " ", element("small", explanation));
     list.append(element("dt", term), dd);
   }
-  const paragraphs = words.map(([kind, sentence]) => element("p", sentence, kind));
+  const paragraphs = (words) => words.map(([kind, sentence]) => element("p", sentence, kind));
   const person = personTable(together);
   // What it says and what it does not are read at once; figures only where they are asked for.
-  byId("promise").replaceChildren(...paragraphs.slice(0, 2));
-  byId("figures-list").replaceChildren(list, ...paragraphs.slice(2), ...(person ? [person] : []));
+  byId("promise").replaceChildren(...paragraphs(read));
+  byId("figures-list").replaceChildren(list, ...paragraphs(more), ...(person ? [person] : []));
   byId("figures").hidden = false;
 }
 

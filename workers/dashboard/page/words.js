@@ -206,21 +206,24 @@ function inAll({ unit, histograms, epsilon, delta }) {
   return `There are ${histograms.length} histograms here. Where the same ${who} counts in all of them${inEpochs}, ${said}${worth({ epsilon, delta })}.`;
 }
 
-// What earlier generations promised, which the newest snapshots do not say: those of this histogram if it was less, and what all that was
-// ever published costs.
-function earlier({ epsilon, delta }, name, { unit, histograms, total }) {
-  const ended = histograms.filter((one) => one.status !== "running");
-  if (!ended.length) return [];
-  const who = unit === "user" ? "user" : "event";
-  const weaker = ended.filter((one) => one.histogram === name && (one.epsilon > epsilon || one.delta > delta));
-  const words = weaker.length
+// What earlier generations of a histogram promised, which the newest snapshots do not say, if it was less.
+function weaker({ epsilon, delta }, name, { unit, histograms }) {
+  const weaker = ended(histograms).filter((one) => one.histogram === name && (one.epsilon > epsilon || one.delta > delta));
+  return weaker.length
     ? [`Earlier generations of ${oneLine(name)} promised less, down to ε = ${upTo(Math.max(...weaker.map((one) => one.epsilon)))}, δ = ${upTo(Math.max(...weaker.map((one) => one.delta)))}: that is all that ${unit === "user" ? "the users" : "the events"} counted in them have, for ever.`]
     : [];
-  if (total === null) return [...words, "What all that was ever published costs cannot be stated, as it once protected something else."];
-  const cost = grade(total.epsilon, total.delta) === "none" ? "nothing is promised" : `it costs at most ε = ${upTo(total.epsilon)}, δ = ${upTo(total.delta)}`;
-  return [...words, `Where one ${who} counts in all that this worker ever published, earlier generations included, ${cost}${worth(total)}.`];
 }
 
+// What all that was ever published costs, where generations have ended.
+function ever({ unit, histograms, total }) {
+  if (!ended(histograms).length) return [];
+  const who = unit === "user" ? "user" : "event";
+  if (total === null) return ["What all that was ever published costs cannot be stated, as it once protected something else."];
+  const cost = grade(total.epsilon, total.delta) === "none" ? "nothing is promised" : `it costs at most ε = ${upTo(total.epsilon)}, δ = ${upTo(total.delta)}`;
+  return [`Where one ${who} counts in all that this worker ever published, earlier generations included, ${cost}${worth(total)}.`];
+}
+
+const ended = (histograms) => histograms.filter((one) => one.status !== "running");
 const worth = ({ epsilon, delta }) => ({ weak: ", a weak promise", void: ", next to no promise" })[grade(epsilon, delta)] ?? "";
 
 // What the noise is for, in the line below the title.
@@ -236,8 +239,8 @@ function hidden(unit, neighbours) {
   return unit === "user" ? "what is in their events; not how many, or when" : "what is in it; not when it came";
 }
 
-// The guarantee as [kind, text] paragraphs and [term, value, explanation] rows; together is what all histograms promise, budget what the
-// worker said of it, if anything.
+// The guarantee as [kind, text] paragraphs, those that are `read` at once and others (`more`), and [term, value, explanation] rows; together
+// is what all histograms promise, budget what the worker said of it, if anything.
 export function guarantee(snapshot, catalogue, together = null, budget = null) {
   const { unit, rho, epsilon, delta, period, overlap } = snapshot.guarantee;
   const whether = unit === "user" ? "any one user is among those counted" : "any one event was counted";
@@ -247,19 +250,20 @@ export function guarantee(snapshot, catalogue, together = null, budget = null) {
   const width = snapshot.end - snapshot.start;
   const epoch = sliding ? "ever" : ticks ? `the whole epoch (${count(ticks)} ticks, ${span(ticks * width)})` : "the whole epoch";
   const weak = isSound(epsilon, delta) ? "" : " weak";
-  const words = [
+  const read = [
     [`promise${weak}`, `Anyone who sees all of this for ${epoch}, keeps it, and even knows everything about all the others, ${verdict(epsilon, delta, whether)}`],
   ];
   const table = together === null ? "" : "; the table says how much";
-  // The first two are read at once.
-  words.push(["note", unit === "user"
+  read.push(["note", unit === "user"
     ? `The promise is about all that one user did in ${period ? `one period of ${span(period)}` : "this epoch"}. Somebody with several user ids, or who comes in several ${period ? "periods" : "epochs"}, is promised less${table}.`
     : `The promise is about one event, not one person. Somebody with several events is promised less${table}.`]);
-  words.push(...measures(epsilon, delta).map((sentence) => ["", sentence]));
-  if (period) words.push(["note", `It is for all windows together, for ever. Periods add up: n of them cost up to ${upTo(overlap)} n times the rho of one.`]);
-  else if (sliding) words.push(["note", "It is charged once and for ever, for all windows together: there are no epochs that add up."]);
-  if (together !== null && together.histograms.length > 1) words.push(["note", inAll(together)]);
-  if (budget !== null) words.push(...earlier(snapshot.guarantee, entry?.name ?? snapshot.histogram, budget).map((sentence) => ["note", sentence]));
+  if (budget !== null) read.push(...weaker(snapshot.guarantee, entry?.name ?? snapshot.histogram, budget).map((sentence) => ["note", sentence]));
+  const more = measures(epsilon, delta).map((sentence) => ["", sentence]);
+  if (period) more.push(["note", `It is for all windows together, for ever. Periods add up: n of them cost up to ${upTo(overlap)} n times the rho of one.`]);
+  else if (sliding) more.push(["note", "It is charged once and for ever, for all windows together: there are no epochs that add up."]);
+  // A sum that is a weak promise is read at once.
+  if (together !== null && together.histograms.length > 1) (worth(together) === "" ? more : read).push(["note", inAll(together)]);
+  if (budget !== null) more.push(...ever(budget).map((sentence) => ["note", sentence]));
   const rows = [
     ["ε (epsilon)", upTo(epsilon), "the smaller, the more private"],
     ["δ (delta)", upTo(delta), delta < 1 ? "chance that the promise fails" : "nothing is promised"],
@@ -269,7 +273,7 @@ export function guarantee(snapshot, catalogue, together = null, budget = null) {
     ["Id", snapshot.id, `of histogram, parameters and ${sliding ? "window" : "epoch"}`],
     sliding ? ["Tick", count(snapshot.tick), `a tick is ${span(width)}`] : ["Epoch, tick", `${count(snapshot.epoch)}, ${count(snapshot.tick)}`, ticks ? `of ${count(ticks)}; a tick is ${span(width)}` : `a tick is ${span(width)}`],
   ];
-  return { words, rows };
+  return { read, more, rows };
 }
 
 export const KAFKA = {

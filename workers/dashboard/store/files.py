@@ -50,7 +50,7 @@ from workers.runtime.frozen import ready
 
 ROWS_MAX = 20_000_000
 # Rows of a piece, and those of at most one more tick.
-PIECE_ROWS = 100_000
+PIECE_ROWS = 50_000
 PIECE_TICKS = 5_000
 Format = Literal["csv", "parquet"]
 Table = Literal["items", "ticks"]
