@@ -74,14 +74,11 @@ NAMES = (
 def bench_core(rows: int, ticks: int) -> None:
     """The core alone, on one thread."""
     print(
-        f"\nunk_base, whole step, {rows:,} rows, horizon 2^16, {ticks} ticks: ns a row and tick"
+        f"\nunk_base, whole step, {rows:,} rows, horizon 2^16, or without epochs (line), {ticks} ticks"
     )
-    for counter in ("lifted", "tree"):
+    for counter in ("lifted", "tree", "line"):
         step = mechanism_step.measure(rows, ticks, 65_536, counter)
-        print(
-            f"  {counter}: mean {step.mean:.1f}, most {step.most:.0f}; first tick after a restart {step.first:.0f}",
-            flush=True,
-        )
+        print(f"  {mechanism_step.line_of(counter, step)}", flush=True)
     print("noise alone:")
     for kind, horizon in (("lifted", 65_536), ("lifted", None), ("tree", 65_536)):
         print(

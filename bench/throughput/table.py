@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 
 from bench.throughput import (
@@ -29,6 +30,8 @@ from tests.worker.harness import Site
 NAMES = ("worker", "formats", "rekey", "latency", "many-items", "split")
 #: That of the peers, and of most rows.
 PARTITIONS = 4
+#: Of the rate of one histogram in epochs, for the same events in three windows.
+WINDOWS_SHARE = 0.8
 # Of the histogram, by what is counted.
 _SETTINGS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
@@ -93,7 +96,7 @@ def options(parser: ArgumentParser) -> None:
         help="counted in epochs; window: events in the last minute, hour and day, without epochs",
     )
     parser.add_argument(
-        "--runs", type=int, default=1, help="of the worker, for each row"
+        "--runs", type=int, default=1, help="of the worker, for each row, in turns"
     )
     parser.add_argument(
         "--warm-up",
@@ -189,12 +192,12 @@ def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
         flush=True,
     )
     peers: list[Row] = []
-    rows: list[Row] = []
-    for number, case in enumerate(cases):
-        for i in range(given.runs):
+    runs: dict[str, list[Run]] = {case.title: [] for case in cases}
+    for turn in range(given.runs):
+        for number, case in enumerate(cases):
             place = site(
                 bootstrap,
-                directory / f"{number}-{i}",
+                directory / f"{number}-{turn}",
                 case.shape,
                 case.partitions,
                 given.owners,
@@ -214,20 +217,35 @@ def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
             run = worker.run(place, case.number, last_ms, out)
             _check(place, case)
             forget(place)
-            rows.append(
-                Row(
-                    case.title,
-                    run.whole,
-                    run.steady,
-                    run.since_start,
-                    run.cpu_us,
-                    run.peak,
-                )
-            )
+            runs[case.title].append(run)
             _print_run(case, run)
             if out is not None:
                 sampled.table(out, case.number, 40)
+    rows = [
+        Row(title, run.whole, run.steady, run.since_start, run.cpu_us, run.peak)
+        for title, of_case in runs.items()
+        for run in of_case
+    ]
     _print_rows(peers, rows)
+    _print_windows(runs)
+
+
+def _print_windows(runs: Mapping[str, list[Run]]) -> None:
+    """Print the rate of windows as a share of that of epochs, turn by turn, for the same events."""
+    for title, of_windows in runs.items():
+        of_epochs = runs.get(title.replace("windows", "events", 1), [])
+        if not title.startswith("windows") or not of_epochs:
+            continue
+        turns = list(zip(of_windows, of_epochs, strict=True))
+        shares = [windows.steady / epochs.steady for windows, epochs in turns]
+        by_cpu = [epochs.cpu_us / windows.cpu_us for windows, epochs in turns]
+        missed = "" if median(shares) >= WINDOWS_SHARE else "   below its target"
+        print(
+            f"{title}: {median(shares):.2f} of the steady rate of events in an epoch "
+            f"({min(shares):.2f} to {max(shares):.2f} in {len(turns)} turns), "
+            f"{median(by_cpu):.2f} by CPU{missed}",
+            flush=True,
+        )
 
 
 def _peers(place: Site, given: Namespace) -> list[Row]:

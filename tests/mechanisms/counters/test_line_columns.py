@@ -278,7 +278,7 @@ def test_new_ticks_need_few_words_and_new_rows_a_few_a_level(
         return chunk(tags, cells)
 
     monkeypatch.setattr(stream, "chunk", counted)
-    monkeypatch.setattr(line, "decide", lambda *_: 0)
+    monkeypatch.setattr(line, "decide_difference", lambda *_: 0)
     columns = LineColumns(counters, stream)
     tags = random_tags(1)
     columns.at(5_001, tags)

@@ -117,6 +117,7 @@ class Plan(NamedTuple):
     total_half: int
     steps: Longs
     scales: Floats
+    kept: int  # levels, from the first on, of which the state has nodes
 
 
 class Path(Protocol):
@@ -408,9 +409,9 @@ class LiftedCounter(Counter):
     def plan(self, position: int, since: int | None) -> Plan:
         """Return how rows get from `since` to a place; from nothing if None."""
         if since is None:
-            return plan_between(self, position, None, self._levels, _TOTAL)
+            return plan_between(self, position, None, self._levels, _TOTAL, kept=1)
         changed = changed_levels(position, since)
-        return plan_between(self, position, since, changed, None)
+        return plan_between(self, position, since, changed, None, kept=1)
 
     def blocks(self, level: int) -> range:
         return range(1 << (self._levels - level))
@@ -501,7 +502,13 @@ class LiftedColumns(Columns):
 
 
 def plan_between(
-    path: Path, position: int, since: int | None, levels: int, total: Node | None
+    path: Path,
+    position: int,
+    since: int | None,
+    levels: int,
+    total: Node | None,
+    *,
+    kept: int,
 ) -> Plan:
     """Return how rows get from one place to another.
 
@@ -512,6 +519,7 @@ def plan_between(
         levels: how many, from the first on, have another block than at `since`.
         total: the node by which the noise rises over the block above these levels; None if the
             state has the noise at its end.
+        kept: as in `Plan`.
     """
     cells: dict[Cell, int] = {}
     steps = np.zeros((levels, 8), dtype=np.int64)
@@ -524,9 +532,9 @@ def plan_between(
     for level in range(levels, 0, -1):
         k = (position - 1) >> level
         blocks = path.blocks(level)
-        # The state has the right end of the block before, and at the finest level the nodes too.
+        # The state has the right end of the block before, and at the finest levels the nodes too.
         stored = since is not None and (since - 1) >> level == k - 1
-        has_nodes = stored and level == 1
+        has_nodes = stored and level <= kept
         cell = -1, 0
         if not has_nodes:
             cell = cell_of(level, k)
@@ -550,7 +558,9 @@ def plan_between(
     if total is not None:
         of_total = cell_of(*total)
         scales[levels, 0] = path.scale(*total)
-    return Plan(cells_of(cells), *of_total, read_only(steps), read_only(scales))
+    read_only(steps)
+    read_only(scales)
+    return Plan(cells_of(cells), *of_total, steps, scales, kept)
 
 
 def changed_levels(place: int, since: int) -> int:
@@ -600,6 +610,7 @@ def descend(
     total_half: int,
     steps: Longs,
     scales: Floats,
+    kept: int,
     state: Numbers,
     lefts: Longs,
     out: Longs,
@@ -616,16 +627,16 @@ def descend(
         steps: (levels, 8), `Step` by level, finest first.
         scales: (levels + 1, 4): the node's standard deviation in units, of the next, of the last,
             of the one after the next; the total's.
-        state: (kept + 2, n), read and written: r_1, r_2, ... of levels with a second block (in
-            `line` of all levels, and the end of the block above them), and z_1 of the next two
-            blocks.
+        kept: levels of which the state has nodes.
+        state: (ends + 2 kept, n), read and written: r_1, r_2, ... of levels with a second block (in
+            `line` of all levels, and the end of the block above them), and by kept level the nodes
+            of the next two blocks.
         lefts: (n,), scratch: N at the left end of the block that rows are in.
         out: (n,), written: N at the place, in units; on the way, at the right end of the block.
     """
     levels = len(steps)
     rows = len(out)
-    # The state's rows of z_1 of the next block and of the one after it.
-    ahead = len(state) - 2
+    ends = len(state) - 2 * kept
     if total >= 0:
         for i in range(rows):
             lefts[i] = 0
@@ -633,7 +644,7 @@ def descend(
                 rough(words[total, i, total_half], table) * scales[levels, 0]
             )
             out[i] = end
-            if levels < ahead:
+            if levels < ends:
                 state[levels, i] = end
     else:
         for i in range(rows):
@@ -653,7 +664,9 @@ def descend(
         goes_right = steps[level, 7]
         # Of the node after the next, whose word is in the next one's cell.
         pair_scale = scales[level, 3]
-        # From tick to tick: the first level and others, as short as they can be.
+        # The state's rows of the next block's node and of the one after it, if it has them.
+        ahead = ends + 2 * level if level < kept else 0
+        # From tick to tick: the kept levels and others, as short as they can be.
         if stored and cell < 0 and next_cell != -1 and not goes_right:
             if next_cell >= 0:
                 for i in range(rows):
@@ -663,19 +676,23 @@ def descend(
                         rough(words[next_cell, i, 1], table) * pair_scale
                     )
                     right = out[i] - ((node + beside) >> 3)
-                    out[i] = (np.int64(state[0, i]) + right + node) >> 1
-                    state[0, i] = right
+                    left = np.int64(state[level, i])
+                    lefts[i] = left
+                    out[i] = (left + right + node) >> 1
+                    state[level, i] = right
                     state[ahead, i] = beside
             else:
                 for i in range(rows):
                     node = np.int64(state[ahead, i])
                     beside = np.int64(state[ahead + 1, i])
                     right = out[i] - ((node + beside) >> 3)
-                    out[i] = (np.int64(state[0, i]) + right + node) >> 1
-                    state[0, i] = right
+                    left = np.int64(state[level, i])
+                    lefts[i] = left
+                    out[i] = (left + right + node) >> 1
+                    state[level, i] = right
                     state[ahead, i] = beside
             continue
-        if stored and next_cell >= 0 and level and not goes_right:
+        if stored and next_cell >= 0 and level >= kept and not goes_right:
             for i in range(rows):
                 node = np.int64(rough(words[cell, i, half], table) * scale)
                 beside = np.int64(
@@ -700,7 +717,7 @@ def descend(
                         rough(words[next_cell, i, next_half], table) * next_scale
                     )
                 right -= (node + beside) >> 3
-                if level == 0:
+                if level < kept:
                     state[ahead, i] = beside
                     if next_cell >= 0 and next_half == 0:
                         state[ahead + 1, i] = np.int64(
@@ -713,7 +730,7 @@ def descend(
                     rough(words[last_cell, i, last_half], table) * last_scale
                 )
                 left -= (node + before) >> 3
-            if level < ahead:
+            if level < ends:
                 state[level, i] = right
             middle = (left + right + node) >> 1
             if goes_right:

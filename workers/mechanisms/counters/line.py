@@ -59,7 +59,12 @@ from workers.mechanisms.curves import ROUNDING, Curve
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
-from workers.mechanisms.noise.normal import Numbers, add_rough, decide, raise_small
+from workers.mechanisms.noise.normal import (
+    Numbers,
+    add_rough,
+    decide_difference,
+    raise_small,
+)
 from workers.runtime.frozen import Frozen, memoized, read_only
 
 FINEST = (Fraction(3, 2), Fraction(6, 5), Fraction(21, 20))
@@ -81,6 +86,10 @@ _SAVED = (
     *(31627, 33082, 34667),
 )
 MOST_LEVELS = len(_COSTS)
+
+# Levels whose nodes a cursor keeps, and the longest hop at which it meets their blocks in turn.
+KEPT_LEVELS = 2
+LONGEST_KEPT_HOP = 4
 
 # In 1/4096, of weight 1: what two events 0, 1, 2, ... eighths of 2^j ticks apart or more have in
 # common in nodes of level j, and in steps: `products_apart` there. Nothing beyond.
@@ -443,8 +452,9 @@ class LineColumns:
         self._counters = counters
         self._stream = stream
         self._end = Cursor(counters[0], stream, keeps_step=True)
-        self._begins = [Cursor(counter, stream) for counter in counters]
-        self._difference = np.empty(CHUNK_ROWS, dtype=np.int64)
+        self._begins = [
+            Cursor(counter, stream, hop=counter.hop) for counter in counters
+        ]
         self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
         self._filled = 0
         # False while `at` is asked for units of `fixed_point` instead of whole numbers.
@@ -500,16 +510,18 @@ class LineColumns:
 
         It is rounded unless `reals` asks for units of `fixed_point`.
         """
-        difference = self._difference[: len(out)]
-        np.subtract(self._end.noise[: len(out)], begin.noise[: len(out)], difference)
+        ends = self._end.noise[: len(out)]
+        begins = begin.noise[: len(out)]
         # Both ends are relative to the begin of their blocks, which are a step apart then.
         if begin.block < self._end.block:
-            difference += self._end.step(row, len(out))
+            begins -= self._end.step(row, len(out))
         if not self._rounds:
-            out[:] = difference
+            np.subtract(ends, begins, out)
             return []
         fixed = self._counters[0].fixed
-        number = decide(difference, fixed.point, fixed.error, out, self._found)
+        number = decide_difference(
+            ends, begins, fixed.point, fixed.error, out, self._found
+        )
         return [int(found) + row for found in self._found[:number]]
 
 
@@ -521,15 +533,23 @@ class Cursor:
     """
 
     def __init__(
-        self, counter: WindowCounter, stream: NoiseStream, keeps_step: bool = False
+        self,
+        counter: WindowCounter,
+        stream: NoiseStream,
+        *,
+        hop: int = 1,
+        keeps_step: bool = False,
     ) -> None:
         self._counter = counter
         self._stream = stream
         self._keeps_step = keeps_step
         self._levels = counter.levels
-        # r_1, r_2, ..., the end of the block, z_1 of the next block and of the one after it; the
-        # step of the block before.
-        self._numbers_kept = counter.levels + 3 + keeps_step
+        # At hops of many ticks the finest levels skip blocks: their nodes are drawn each time.
+        self._kept = KEPT_LEVELS if hop <= LONGEST_KEPT_HOP else 0
+        # r_1, r_2, ..., the end of the block, and by kept level the nodes of the next block and of
+        # the one after it; the step of the block before.
+        self._numbers = counter.levels + 1 + 2 * self._kept
+        self._numbers_kept = self._numbers + keeps_step
         # By chunk of rows: (numbers, rows).
         self._states: list[Numbers] = []
         # The place to move to, the one before; whether that is in a block before; and how many
@@ -627,12 +647,12 @@ class Cursor:
         row: int,
     ) -> None:
         """Bring rows first..last - 1 of a chunk to the place, from `since` or from nothing."""
-        plan = _plan(self._counter, self._place, since)
+        plan = _plan(self._counter, self._place, since, self._kept)
         # No level has another block: the place is the end of the finest one, N is r_1.
         if not len(plan.steps):
             self.noise[first:last] = state[0, first:last]
             return
-        numbers = state[: self._levels + 3]
+        numbers = state[: self._numbers]
         at_once = CHUNK_ROWS // max(len(plan.cells), 1)
         for begin in range(first, last, at_once):
             end = min(begin + at_once, last)
@@ -665,15 +685,15 @@ class Cursor:
 
 
 @memoized(256)
-def _plan(counter: WindowCounter, place: int, since: int | None) -> Plan:
+def _plan(counter: WindowCounter, place: int, since: int | None, kept: int) -> Plan:
     """Return how rows of any window of the path get from `since`, or from nothing, to a place."""
     block = (place - 1) >> counter.levels
     if since is not None and (since - 1) >> counter.levels == block:
         levels = changed_levels(place, since)
-        return plan_between(counter, place, since, levels, None)
+        return plan_between(counter, place, since, levels, None, kept=kept)
     # In another block all levels are new, and N rises by the block's step over it.
     step = counter.levels + 1, block
-    return plan_between(counter, place, since, counter.levels, step)
+    return plan_between(counter, place, since, counter.levels, step, kept=kept)
 
 
 def check_window(window: int, hop: int) -> None:

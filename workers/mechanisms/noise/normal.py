@@ -306,6 +306,28 @@ def decide(
 
 
 @kernel
+def decide_difference(
+    ends: Longs, begins: Longs, point: int, error: int, out: Longs, open_rows: Longs
+) -> int:
+    """Round `ends` - `begins` as `decide` does; the difference is off by at most `error` units."""
+    undecided = 0
+    half = (1 << point) >> 1
+    mask = (1 << point) - 1
+    for first in range(0, len(out), _GROUP_ROWS):
+        last = min(first + _GROUP_ROWS, len(out))
+        close = 0
+        for i in range(first, last):  # vectorized
+            value = ends[i] - begins[i] + half
+            out[i] = value >> point
+            close += int(((value + error) & mask) <= 2 * error)
+        for i in range(first, last if close else first):
+            open_rows[undecided] = i
+            value = ends[i] - begins[i] + half
+            undecided += int(((value + error) & mask) <= 2 * error)
+    return undecided
+
+
+@kernel
 def add_rough(
     words: Words, half: int, scale: float, table: Floats, out: Numbers
 ) -> None:

@@ -79,6 +79,8 @@ from workers.runtime.frozen import read_only
 
 # Fewer rows are never forgotten: they cost less than their renumbering.
 LEAST_ROWS = 4096
+# Counts that are looked through in the time in which one row is sorted.
+SORTED_ROW = 256
 # Longest windows for which a label that left is watched: a board of a day knows one that is back
 # after a week. And the most that noise alone may show it again.
 WATCHED = 7
@@ -228,8 +230,8 @@ class SlidingState(State):
 def _distinct(merged: list[Rows], counts: Longs) -> Rows:
     """Return the rows in any of `merged`, ascending; no other row has a count."""
     number = sum(map(len, merged))
-    # Many rows: looking through all counts is faster than sorting.
-    if 8 * number > len(counts):
+    # Looking through all counts is faster than sorting, but for few rows.
+    if SORTED_ROW * number > len(counts):
         return np.flatnonzero(counts)
     return np.unique(np.concatenate([_NONE, *merged]))
 
