@@ -9,11 +9,12 @@ what leaves the windows and tests hidden labels by window.
 import argparse
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from workers.arrays.texts import Texts
-from workers.arrays.types import Longs
+from workers.arrays.types import Codes, Longs
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
@@ -47,7 +48,7 @@ def measure(
     The first one counts an event of every row, many events of one in `SHOWN_EVERY`, and fills the
     noise cache.
     """
-    of_counter: dict[str, object] = {"horizon": horizon, "counter": counter}
+    of_counter: dict[str, Any] = {"horizon": horizon, "counter": counter}
     first = 1
     if counter == "line":
         of_counter = {"horizon": "never", "windows": WINDOWS_MS}
@@ -71,7 +72,7 @@ def measure(
     index = np.arange(KEYS, dtype=np.int32)
     names = tuple(f"shop-{i}" for i in range(KEYS))
 
-    def part(chosen: Longs, counts: Longs) -> tuple[Contributions, Longs]:
+    def part(chosen: Longs, counts: Longs) -> tuple[Contributions, Codes]:
         of_rows = Contributions(
             names, key_of_row[chosen], tags[chosen], labels.take(chosen), counts
         )

@@ -88,10 +88,12 @@ def test_without_epochs_every_window_is_a_series_with_a_topic_of_its_own(
     tmp_path: Path,
 ) -> None:
     text = LEAST + 'tick = "2s"\nhorizon = "never"\nwindows = ["60s", "1h"]\n'
-    (tmp_path / "x.toml").write_text(text + 'unit = "ms"\n')
+    text += 'unit = "ms"\nunique_users = true\n'
+    (tmp_path / "x.toml").write_text(text)
     settings = load_reader_settings(tmp_path / "x.toml")
     about: Any = {
         "unit": "ms",
+        "counts": "users",
         "window_of": "products",
     }
     assert settings.histograms == (

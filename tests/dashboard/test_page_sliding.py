@@ -34,6 +34,9 @@ ANEW = 81
 SD = {"10m": 12.0, "1h": 20.0, "1d": 30.0}
 COUNTS = {"10m": 100, "1h": 600, "1d": 9_000}
 THRESHOLD = 131.0
+#: Counts different users.
+USERS = "visitors.1h"
+HOUR_MS = 3_600_000
 
 
 def end_of(tick: int) -> int:
@@ -61,7 +64,7 @@ def snapshot(window: str, tick: int, key: str) -> Document:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     names = [f"products.{window}" for window in ("1d", "10m", "1h")]
-    with embedded(*names, "orders") as topics:
+    with embedded(*names, "orders", USERS) as topics:
         topics.send(
             *(
                 snapshot(window, tick, key)
@@ -83,8 +86,17 @@ def url() -> Iterator[str]:
                 for tick in range(1, TICKS + 1)
             )
         )
-        settings = topics.settings(*names, "orders", horizon=1_440)
-        same = [replace(one, counted="items") for one in settings.histograms]
+        end = end_of(TICKS)
+        of_users = {"ms": HOUR_MS, "from": end - HOUR_MS, "counts": "users"}
+        visitors = [("home", 70), ("help", 30)]
+        topics.send(
+            sliding("1h", end, visitors, histogram=USERS, window=of_users, sd=2.0)
+        )
+        settings = topics.settings(*names, "orders", USERS, horizon=1_440)
+        same = [
+            replace(one, counted="people" if one.name == USERS else "items")
+            for one in settings.histograms
+        ]
         settings = replace(settings, histograms=tuple(same))
         with Background(Dashboard(settings, port=0)) as running:
             reads(running)
@@ -120,7 +132,7 @@ def test_a_histogram_is_one_entry_and_opens_on_its_second_window(
 ) -> None:
     page = window.open(url)
     listed = page.locator("#histogram option").all_inner_texts()
-    assert listed == ["products", "orders"]
+    assert listed == ["products", "orders", "visitors"]
     assert chips(page) == [
         ("Last 10 minutes", False),
         ("Last hour", True),
@@ -141,6 +153,19 @@ def test_a_histogram_is_one_entry_and_opens_on_its_second_window(
     assert "for ever, for all windows together" in (
         page.text_content("#guarantee") or ""
     )
+
+
+def test_counts_of_different_users_are_named_and_never_added_up(
+    window: Window, url: str
+) -> None:
+    """Twice the time has not twice the users, and users of two items may be the same."""
+    page = window.open(f"{url}?histogram={USERS}&key=s1&item=home")
+    window.reads("#what", "^How many different users each item had in the last hour")
+    window.reads("#count-head", "^Users$")
+    window.reads("#summary", "^Most: home, 70 ± 4 different users ")
+    window.reads("#chart-note", "Each point is how many different users there were in")
+    assert page.is_hidden("#per-label")
+    assert "%" not in page.inner_text("#item-words")
 
 
 def test_arrows_and_new_are_against_the_board_one_window_earlier(

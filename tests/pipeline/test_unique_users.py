@@ -114,6 +114,7 @@ def shares() -> dict[str, float]:
 
     def intervals() -> Any:
         for body in last_tick(given()):
+            assert body["window"]["counts"] == "users"
             first = tick_of(body["window"]["from"])
             last = tick_of(body["end"]) - 1
             assert last == tick_of(BEGIN_MS) + TICKS - 1

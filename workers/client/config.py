@@ -19,6 +19,7 @@ from workers.mechanisms.config.checked import Checked, display, rules
 from workers.mechanisms.config.durations import ALLOWED, parse_duration
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.windows import NEVER, series_of
+from workers.pipeline.snapshots import OF_USERS
 from workers.runtime.errors import SettingsError
 from workers.settings.alerts import AlertSettings, alerts_of
 from workers.settings.durations import count_ticks
@@ -44,9 +45,10 @@ class HistogramTopic:
     the histogram that it is a window of, and `window_ms` the window's length; both are None unless
     `horizon = "never"`. `horizon` is None if there is none, or none is stated. `label` and `unit`
     say what the numbers in its buckets are, `sum_field` what is added up, `key_field` what its
-    stream keys are; any of them may be missing. `bounds_rho` is what choosing bounds from a sample
-    has cost. Histograms with equal `counted` count the same items of the same events; it is None
-    where the file does not state the events.
+    stream keys are; any of them may be missing. `counts` is "users" where different users are
+    counted. `bounds_rho` is what choosing bounds from a sample has cost. Histograms with equal
+    `counted` count the same items of the same events; it is None where the file does not state the
+    events.
     """
 
     name: str
@@ -56,6 +58,7 @@ class HistogramTopic:
     unit: str | None = None
     sum_field: str | None = None
     key_field: str | None = None
+    counts: str | None = None
     window_of: str | None = None
     window_ms: int | None = None
     counted: str | None = None
@@ -195,7 +198,7 @@ def _series(
 
 
 # The settings that decide which items of which events a histogram counts, under which stream key.
-_DECIDES = ("key", "items", "count", "where", "buckets")
+_DECIDES = ("key", "items", "count", "where", "buckets", "unique_users")
 
 
 def _counted(values: Mapping[str, Any]) -> str:
@@ -237,6 +240,7 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
         label=texts.get("label"),
         unit=texts.get("unit"),
         sum_field=field if isinstance(field, str) else None,
+        counts=OF_USERS if values.get("unique_users") is True else None,
         bounds_rho=float(bounds_rho) if isinstance(bounds_rho, int | float) else 0.0,
     )
 

@@ -7,7 +7,7 @@ stream key, each publishes a part of its snapshot, with pages of its own.
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import orjson
@@ -58,10 +58,14 @@ class SumRange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
 
 
 class CountedWindow(msgspec.Struct, frozen=True, rename={"from_": "from"}):
-    """The window whose counts a snapshot has, of a histogram without epochs; times in ms."""
+    """The window whose counts a snapshot has, of a histogram without epochs; times in ms.
+
+    `counts` is "users" where a count is how many different users had an event with the item.
+    """
 
     ms: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
     from_: Number
+    counts: Literal["users"] | None = None
 
 
 class Frame(Head, frozen=True):

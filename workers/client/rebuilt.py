@@ -29,6 +29,8 @@ def one_page(tick: Mapping[str, Any], items: Sequence[ItemRow]) -> bytes:
     fields: dict[str, Any] = {name: tick[name] for name in _HEAD}
     if tick["window_ms"] is not None:
         fields["window"] = {"ms": tick["window_ms"], "from": tick["window_from"]}
+        if tick["window_counts"] is not None:
+            fields["window"]["counts"] = tick["window_counts"]
     rest = {} if tick["rest"] is None else orjson.loads(tick["rest"])
     purpose = {name: rest.pop(name) for name in ("for",) if name in rest}
     fields |= rest

@@ -52,6 +52,7 @@ TICKS = MappingProxyType(
         "end_time": "timestamptz",
         "window_ms": "bigint",
         "window_from": "bigint",
+        "window_counts": "varchar",
         "shown": "bigint",
         "sd": "double",
         "threshold": "double",
@@ -250,6 +251,7 @@ def _tick(snapshot: Snapshot, shown: int | None) -> dict[str, Any]:
     if snapshot.window is not None:
         row["window_ms"] = snapshot.window.ms
         row["window_from"] = snapshot.window.from_
+        row["window_counts"] = snapshot.window.counts
     for name in _NESTED:
         row[name] = _json(getattr(snapshot, name))
     rest = dict(snapshot.further)

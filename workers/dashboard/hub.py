@@ -303,7 +303,7 @@ def now_ms() -> int:
 
 
 # What the settings say of a histogram.
-SETTINGS = ("horizon", "label", "unit", "sum_field", "key_field")
+SETTINGS = ("horizon", "label", "unit", "sum_field", "key_field", "counts")
 
 
 def catalog(

@@ -420,6 +420,7 @@ class Histogram:
                 windows=windows,
                 window_ms=self.config.series[number].window_ms,
                 begin_ms=begins[number],
+                of_users=bool(self.config.unique_users),
                 previous_id=self._previous_id,
             )
             for number, (name, _) in enumerate(self.outputs)

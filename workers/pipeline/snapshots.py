@@ -201,6 +201,8 @@ class LabelCache:
 NORMAL_95 = 1.959963984540054
 # What a snapshot says it is for, where its noise is that of ranks.
 RANKS = "quantiles"
+# What the window of a snapshot says of its counts, where they are of different users.
+OF_USERS = "users"
 
 
 class Numeric(Frozen):
@@ -660,6 +662,8 @@ class ReleasedTick:
     windows: Mapping[str, object] = field(default_factory=dict)
     window_ms: int | None = None
     begin_ms: int | None = None
+    #: Whether counts are of different users.
+    of_users: bool = False
     #: The id of the epoch before, if this series continues it.
     previous_id: str | None = None
 
@@ -790,7 +794,9 @@ class _Frame:
             "end": tick.end_ms,
         }
         if tick.window_ms is not None:
-            window = {"ms": tick.window_ms, "from": tick.begin_ms}
+            window: dict[str, object] = {"ms": tick.window_ms, "from": tick.begin_ms}
+            if tick.of_users:
+                window["counts"] = OF_USERS
             self._before = {**self._before, "window": window}
         self._behind: Fields = {
             "sd": None if release.sd is None else round(release.sd, SD_DIGITS),

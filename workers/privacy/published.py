@@ -65,7 +65,10 @@ def published_by(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Publi
     ticks = "number, start and end of the tick and of its epoch, also of ticks that show nothing"
     if config.never:
         ticks = "number, start and end of the tick, also of ticks that show nothing"
-        yield Published(("window",), "the window's length, and from when on it counts")
+        words = "the window's length, and from when on it counts"
+        if config.unique_users:
+            words += "; and that it counts different users"
+        yield Published(("window",), words)
     yield Published(("epoch", "tick", "start", "end"), ticks)
     yield Published(
         ("guarantee", "mechanism", "id"),

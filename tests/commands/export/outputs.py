@@ -18,7 +18,16 @@ ITEMS = (
 )
 TICKS = (
     *_TICK,
-    *("epoch", "start", "end", "start_time", "end_time", "window_ms", "window_from"),
+    *(
+        "epoch",
+        "start",
+        "end",
+        "start_time",
+        "end_time",
+        "window_ms",
+        "window_from",
+        "window_counts",
+    ),
     *("shown", "sd", "threshold", "all_items", "all_items_sd"),
     *("sum_from", "sum_to", "sum_step", "sum_sd"),
     *("mechanism", "unit", "rho", "epsilon", "delta", "period", "overlap"),
@@ -59,7 +68,8 @@ def _tick(document: dict[str, Any]) -> dict[str, Any]:
     tick |= {"start_time": tick["start"], "end_time": tick["end"]}
     tick |= left.pop("guarantee")
     window = left.pop("window", None) or {}
-    tick |= {"window_ms": window.get("ms"), "window_from": window.get("from")}
+    of_window = {"window_ms": "ms", "window_from": "from", "window_counts": "counts"}
+    tick |= {name: window.get(field) for name, field in of_window.items()}
     total = left.pop("all_items", tick.pop("all_items", None)) or {}
     tick |= {"all_items": total.get("count"), "all_items_sd": total.get("sd")}
     of_sums = left.pop("sum", {})

@@ -395,3 +395,26 @@ def test_windows_without_epochs_are_offered_where_events_are_protected() -> None
     least = config.window_ticks[0]
     assert len(config.windows) == 1 or least >= 12
     assert draft.user is None
+
+
+def test_unique_users_are_offered_where_users_are_protected() -> None:
+    sample = sample_of(events("web-log", 2_000))
+    text, draft = written(sample, {"protect_users": True})
+    assert draft.user is not None
+    offered = re.search(
+        r'or, for how many different users each item had .*: horizon = "never", windows = (\[[^\]]*\]), '
+        r'user_period = "([^"]*)" and unique_users = true( and no max_count)?;',
+        comments(text),
+    )
+    assert offered is not None
+    pasted = re.sub(
+        r'^horizon = "[^"]*"',
+        f'horizon = "never"\nwindows = {offered[1]}\nuser_period = "{offered[2]}"\nunique_users = true',
+        text,
+        flags=re.MULTILINE,
+    )
+    if offered[3]:
+        pasted = re.sub("^max_count = .*$", "", pasted, flags=re.MULTILINE)
+    [config] = topics.loaded(pasted).histograms
+    assert config.unique_users
+    assert isinstance(build(config, "user"), Sliding)

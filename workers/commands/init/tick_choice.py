@@ -9,7 +9,7 @@ tell how many events one person has: over days their loss grows with the number 
 without epochs with the square of the number of events.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -112,21 +112,37 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
 
 
 def _without_epochs(draft: Draft, config: HistogramConfig) -> str:
-    """Return a comment that offers windows without epochs; "" where users are protected."""
-    if draft.user is not None:
-        return ""
+    """Return a comment that offers windows without epochs; "" where none are useful.
+
+    Where users are protected it offers to count them.
+    """
     windows = [config.ticks * config.tick_ms]
     if _HOUR_TICKS * config.tick_ms <= _HOUR_MS:
         windows.insert(0, _HOUR_MS)
-    never = structs.replace(config, horizon=NEVER, windows=tuple(windows))
-    sliding = expect_type(Sliding, build(never))
-    sd, _ = worst_and_rms(sliding.windows[-1])
+    never: dict[str, Any] = {"horizon": NEVER, "windows": tuple(windows)}
     named = ", ".join(f'"{format_duration(window)}"' for window in windows)
     last = " and ".join(format_duration(window) for window in windows)
-    offer = (
-        f'or, for a board of now that never begins at zero: horizon = "{NEVER}" and windows = [{named}], what was counted in '
-        f"the last {last}, sliding; one charge, ever, in which all events of a person add up; a noise of up to {about(sd)}"
-    )
+    if draft.user is None:
+        sliding = expect_type(Sliding, build(structs.replace(config, **never)))
+        offer = (
+            f'or, for a board of now that never begins at zero: horizon = "{NEVER}" and windows = [{named}], what was counted in '
+            f"the last {last}, sliding; one charge, ever, in which all events of a person add up"
+        )
+    elif draft.items.range is None:
+        ticks = windows[0] // config.tick_ms
+        never |= {"unique_users": True, "user_period": ticks, "max_count": 1}
+        unique = build(structs.replace(config, **never), "user")
+        sliding = expect_type(Sliding, unique)
+        counts = " and no max_count" if draft.max_count > 1 else ""
+        offer = (
+            f'or, for how many different users each item had in the last {last}, sliding: horizon = "{NEVER}", windows = [{named}], '
+            f'user_period = "{format_duration(windows[0])}" and unique_users = true{counts}; what a user does in one such '
+            "period is protected together, and periods add up"
+        )
+    else:
+        return ""
+    sd, _ = worst_and_rms(sliding.windows[-1])
+    offer += f"; a noise of up to {about(sd)}"
     threshold = sliding.threshold_of(len(windows) - 1)
     if threshold is not None:
         offer += f", and an item is shown at about {about(threshold)}"

@@ -24,7 +24,7 @@ import { startTips } from "./tips.js";
 import { View, isTick } from "./view.js";
 import { beginning, capital, epochName, moment, periodWords, slidingWords, timeZone, windowWords } from "./when.js";
 import { Earlier, namesOf, seriesLike, seriesOf, windowsOf } from "./windows.js";
-import { NOTHING, about, atMost, axisWords, band, belowWords, count, duration, earlierBy, errorBar, fieldName, fieldWords, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, oneLine, purpose, quantileName, rated, span, sumLegend, summaryWords, threshold, time, timeOf, windowBar } from "./words.js";
+import { NOTHING, about, atMost, axisWords, band, belowWords, count, duration, earlierBy, errorBar, fieldName, fieldWords, guarantee, hiddenWords, hours, isRunning, newlyWords, nothingShown, ofUsers, oneLine, purpose, quantileName, rated, span, sumLegend, summaryWords, threshold, time, timeOf, windowBar } from "./words.js";
 
 const CATALOGUE_MS = 30000;
 const SOON_MS = 1000;
@@ -502,12 +502,12 @@ function drawOffers(text) {
 let offersDrawn = "";
 
 function drawItems(snapshot) {
-  const { change } = snapshot;
+  const { change, window } = snapshot;
+  const counted = ofUsers(window) ? "Users" : "Count";
   set(byId("threshold-words"), threshold(snapshot, windows().map((one) => one.window_ms)) ?? "");
   set(byId("sd-words"), snapshot.sd === null ? "" : capital(change ? windowBar(change) : errorBar(snapshot, ticksTested(snapshot))));
-  set(byId("count-head"), change ? "Counted" : "Count");
+  set(byId("count-head"), change ? "Counted" : counted);
   set(byId("count-words"), `${byId("what").textContent} What noise alone may make is not written as a number: “at most”.`);
-  const { window } = snapshot;
   const earlierBoard = window && periods.knows(snapshot) ? earlier.of(followed, snapshot, periods.began(snapshot)) : null;
   const passed = window ? passedWords(window, earlierBoard) : `Items passed in ${change ? "their counts since the window began" : `the last ${span(Math.min(10, snapshot.tick) * (snapshot.end - snapshot.start))}`}, beyond noise`;
   set(byId("passed-words"), `▲ ▼: ${passed[0].toLowerCase()}${passed.slice(1)}.`);
@@ -520,7 +520,7 @@ function drawItems(snapshot) {
     const isWhole = (one) => one.window && periods.began(one) <= one.window.from;
     const length = (one) => (beside.comparable || isWhole(one) ? "" : ` (${window ? "only " : ""}${hours(one.end - periods.began(one))})`);
     set(byId("before-head"), `${then}${length(beside.snapshot)}`);
-    set(byId("count-head"), `Count${length(snapshot)}`);
+    set(byId("count-head"), `${counted}${length(snapshot)}`);
     set(byId("before-words"), beside.comparable ? `At ${then}, for comparison. The change since is a number where noise does not explain it, else ≈.` : `At ${then}, for comparison; it counted for another time.`);
   }
   const rest = others(snapshot, change ? current() : null);
@@ -552,7 +552,7 @@ function drawItems(snapshot) {
   byId("below").hidden = !board.reachable.some((row) => board.isBelow(row));
   set(byId("below"), belowWords(snapshot, windows().map((one) => one.window_ms)));
   set(byId("newly-words"), `Newly shown: ${newlyWords(window)}.`);
-  set(byId("summary"), summaryWords(board.ranked, snapshot.sd, rate ?? null));
+  set(byId("summary"), summaryWords(board.ranked, snapshot.sd, rate ?? null, ofUsers(window)));
   const flat = (change || window) && snapshot.sd !== null && board.all > 0 && !snapshot.items.some(([label, value]) => isCounted(least(change, label, value), snapshot.sd, total));
   byId("flat").hidden = !flat;
   const gone = window && beside && !beside.snapshot && !before?.loading ? `; nothing is kept of ${beside.name}` : "";

@@ -10,7 +10,7 @@ import { NoToken, asked } from "./net.js";
 import { TIMES, canSubtract, ends, isCounted, least, mostHidden, share, shareOfAll } from "./noise.js";
 import { CHOSEN, RANGES, bounds, counted, rangeName, rates } from "./ranges.js";
 import { beginning, capital, dayWords, fillingWords, fromTo, gapWords, isMidnight, moment, timeZone } from "./when.js";
-import { NOTHING, changeWords, count, duration, hiddenWords, isRunning, meanWords, oneLine, shareWords, span, timeOf } from "./words.js";
+import { NOTHING, changeWords, count, duration, hiddenWords, isRunning, meanWords, ofUsers, oneLine, shareWords, span, timeOf } from "./words.js";
 
 const HOUR_MS = 3600e3;
 const DAY_MS = 86400e3;
@@ -292,7 +292,7 @@ export class Item {
     if (unit !== "epoch") words.push(...gapWords(gaps, this.hooks.now(), each, unit === null && wanted.step !== null, window));
     if (fills.length) words.push(fillingWords(fills, window.ms, this.hooks.now()));
     else if (again) words.push(window ? `At each vertical dotted line counting began anew: from there on the ${timeOf(window.ms)} fills again.` : "At each vertical dotted line counts began at zero again.");
-    if (window) words.push(`Each point is of what came in the ${timeOf(window.ms)} before it.`);
+    if (window) words.push(`Each point is ${ofUsers(window) ? "how many different users there were" : "of what came"} in the ${timeOf(window.ms)} before it.`);
     if (this.span?.ms) words.push(`Each point is of what was counted in the ${timeOf(this.span.ms)} before it.`);
     if (began) words.push(`Until ${moment(began.end, this.hooks.now())} not drawn: the item was not shown where that interval began; at most ${count(began.most)} were counted in it.`);
     if (hidden) words.push(`${hidden}.`);
@@ -362,6 +362,8 @@ export class Item {
     if (change?.new.includes(item)) return "";
     // In a window there may be nothing of an item that is shown.
     if (snapshot.window && !(snapshot.sd !== null && found[1] > TIMES * snapshot.sd)) return "";
+    // Somebody with several items is one of the users of each.
+    if (ofUsers(snapshot.window)) return "";
     if (all) return said(shareOfAll(found[1], snapshot.sd, all), `all that was counted, shown or not${within ? ", in the window" : ""}`);
     if ((change?.new.length && change.threshold === null) || change?.last?.absent.length) return "";
     const part = share(found[1], snapshot.items, snapshot.sd, change ? change.new.length * change.threshold : 0);

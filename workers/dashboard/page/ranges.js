@@ -1,7 +1,7 @@
 // The range of time that the chart shows, and the rates that running counts have in it.
 
 import { TIMES, differenceSd } from "./noise.js";
-import { isRunning } from "./words.js";
+import { isRunning, ofUsers } from "./words.js";
 
 const HOUR_MS = 3600e3;
 
@@ -20,10 +20,10 @@ export const CHOSEN = /^(\d{1,16})-(\d{1,16})$/;
 // What counts of a window can be divided by: {ms, words}.
 const RATES = new Map([["d", [24 * HOUR_MS, "per day"]], ["h", [HOUR_MS, "per hour"]], ["m", [60e3, "per minute"]], ["s", [1e3, "per second"]]]);
 
-// {times, words}: by what counts of a board are multiplied; null where counts are shown, and undefined where they are of no window.
+// {times, words}: by what counts of a board are multiplied; null where counts are shown, and undefined where they are of no window, or of users: twice the time has not twice the users.
 export function rateOf({ change, window, end }, per) {
   const ms = window ? window.ms : change ? end - change.from : null;
-  if (ms === null) return undefined;
+  if (ms === null || ofUsers(window)) return undefined;
   const [unit, words] = RATES.get(per) ?? [null];
   return unit === null ? null : { times: unit / ms, words };
 }

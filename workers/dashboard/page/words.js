@@ -5,6 +5,7 @@ import { grade, isSound, measures, upTo, verdict } from "./promise.js";
 
 const RUNNING = "Running counts since this epoch began, at the end of each tick.";
 const SLIDING = (name) => `Counts of the last ${name}, at the end of each tick: what is older has left them.`;
+const USERS = (name) => `How many different users each item had in the last ${name}, at the end of each tick. Somebody who came often counts once.`;
 const IN_WINDOW = "What was counted in a window of time: the counts at its end less those at its beginning.";
 const NAMED = (names) => `Of the last ${names} the error is published, and smaller; of any other time it is an upper bound.`;
 const OF_TICK = "Counts of this one tick alone.";
@@ -20,10 +21,13 @@ const COUNTS = { running: RUNNING, tick: OF_TICK };
 const RULES = { once: ONCE, each: EACH, block: BLOCK, bar: BAR };
 const ruleOf = (mechanism) => DECLARED.get(mechanism)?.rule ?? null;
 
+// Whether the counts of a window are of different users.
+export const ofUsers = (window) => window?.counts === "users";
+
 // edges: those of a histogram of numbers, or null; windowed: what was counted in a window is shown.
 export function about({ mechanism, windows, window }, edges, windowed) {
   const is = DECLARED.get(mechanism) ?? { page: "Counts with noise." };
-  const counts = window ? SLIDING(timeOf(window.ms)) : (COUNTS[is.family] ?? is.page);
+  const counts = window ? (ofUsers(window) ? USERS : SLIDING)(timeOf(window.ms)) : (COUNTS[is.family] ?? is.page);
   const which = is.family in COUNTS ? is.page : "";
   const what = windowed ? [IN_WINDOW, windows?.length ? NAMED(windows.map(({ ms }) => timeOf(ms)).join(" or ")) : ""].join(" ").trim() : counts;
   if (edges === null) return `${what} ${which}`.trim();
@@ -422,7 +426,7 @@ export const fieldName = (entry) => axisWords(entry) || (fieldWords(entry.sum_fi
 export const fieldWords = (path) => (path ? path.split(".").at(-1).replaceAll("[]", "").replaceAll("_", " ") : null);
 
 // What comes first on a board, and how sure that is. rows: in the order of what is known, with their places (noise.js).
-export function summaryWords(rows, sd, rate = null) {
+export function summaryWords(rows, sd, rate = null, users = false) {
   const [first] = rows;
   const name = ({ label }) => oneLine(label) || NOTHING.empty;
   if (!first) return "";
@@ -430,7 +434,8 @@ export function summaryWords(rows, sd, rate = null) {
   const number = first.least === first.value ? rated(first.value, 2 * sd, rate).join(" ± ") : between(first.from, first.to, rate);
   if (first.from <= 0) return "";
   const rivals = rows.filter((row) => row !== first && row.places[0] === 1);
-  const most = `Most: ${name(first)}, ${number}${rate === null ? "" : ` ${rate.words}`} (19 times out of 20)`;
+  const what = rate !== null ? ` ${rate.words}` : users ? " different users" : "";
+  const most = `Most: ${name(first)}, ${number}${what} (19 times out of 20)`;
   if (!rivals.length && first.places[1] === 1) return `${most}, ahead of all others beyond the noise.`;
   const named = rivals.slice(0, 2).map(name).join(" or ");
   const more = rivals.length > 2 ? ` or ${rivals.length - 2} more` : "";
