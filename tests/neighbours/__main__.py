@@ -55,7 +55,15 @@ def main() -> int:
     parser.add_argument(
         "--records", action="store_true", help="records more or less only, in grids"
     )
+    parser.add_argument(
+        "--variants",
+        default="",
+        metavar="TEXT",
+        help="only variants of mechanisms with this in their names",
+    )
     given = parser.parse_args()
+    if not any(given.variants in name for name in BY_NAME):
+        parser.error(f"--variants {given.variants}: in none of {', '.join(BY_NAME)}")
     grids: bool = given.records
     begun = time.perf_counter()
     first = given.seed * SCENES_MAX
@@ -71,7 +79,7 @@ def main() -> int:
     found = 0
     said_s = begun
     compare = partial(of_streams, grids=grids)
-    seeds = scenes(first, given.pairs, grids=grids)
+    seeds = scenes(first, given.pairs, grids=grids, part=given.variants)
     for done in compared(compare, seeds, given.jobs):
         for name, one in done.figures.items():
             figures[name].add(one)
@@ -113,13 +121,16 @@ def begin() -> None:
     gc.set_threshold(1_000, 5, 5)
 
 
-def scenes(first: int, pairs: int, *, grids: bool) -> Iterator[list[Seed]]:
+def scenes(
+    first: int, pairs: int, *, grids: bool, part: str = ""
+) -> Iterator[list[Seed]]:
     """Yield the seeds of whole scenes, of all variants in turn, until they have this many pairs.
 
+    Variants are those with `part` in their names.
     With `grids` of those where records come and go, and of enough of them for streams of one user.
     """
     number = -(-pairs // (STREAMS * WORLDS * (WORLDS - 1) // 2))
-    seeds = every_scene(first)
+    seeds = every_scene(first, part)
     if grids:
         number = 4 * -(-pairs // (STREAMS * GRID_PAIRS))
         seeds = (seed for seed in seeds if make_scene(*seed[:2]).record)
@@ -127,8 +138,9 @@ def scenes(first: int, pairs: int, *, grids: bool) -> Iterator[list[Seed]]:
         yield [seed._replace(stream=stream) for stream in range(STREAMS)]
 
 
-def every_scene(first: int) -> Iterator[Seed]:
-    return (Seed(name, scene) for scene in count(first) for name in BY_NAME)
+def every_scene(first: int, part: str = "") -> Iterator[Seed]:
+    names = [name for name in BY_NAME if part in name]
+    return (Seed(name, scene) for scene in count(first) for name in names)
 
 
 def compared(
