@@ -155,7 +155,8 @@ class Health:
     def __init__(self, settings: Settings, handover: Handover) -> None:
         self.settings = settings
         self.handover = handover
-        # Closing a tick is a commit, even when nothing was read.
+        # A shard that works commits within `_idle_s` of an event; without events, `_tick_s` later,
+        # when it closes a tick.
         self._idle_s = settings.worker.commit_interval_ms / 1000 + COMMIT_MARGIN_S
         self._tick_s = min(config.tick_ms for config in settings.histograms) / 1000
 

@@ -61,6 +61,7 @@ NO_RECORD_TIME = "record without a time"
 # Kafka uses -1 for no timestamp; `rekey` forwards such records with 1, since 0 means now.
 _NO_RECORD_TIME_MAX = 1
 _REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED, EARLY)
+_MISPLACED, _AHEAD, _NOT_DECLARED, _EARLY = range(1, len(_REASONS))
 # Of an event in no view: neither counted nor a reject, and must not close a tick.
 _PASSED_OVER = len(_REASONS)
 
@@ -513,19 +514,21 @@ class SourceReader:
         times = reading.times
         if self._placement is not None and reading.users is not None:
             belongs = self._placement.belongs(reading.data, reading.users, times)
-            refused[reading.in_any_view & ~belongs] = 1
+            refused[reading.in_any_view & ~belongs] = _MISPLACED
         if int(times.min(initial=self._earliest_ms)) < self._earliest_ms:
             before = (times < self._earliest_ms) & (refused == 0)
-            refused[before] = np.where(reading.in_any_view[before], 4, _PASSED_OVER)
+            refused[before] = np.where(
+                reading.in_any_view[before], _EARLY, _PASSED_OVER
+            )
         if latest_ms is not None and int(times.max(initial=0)) > latest_ms:
             late = (times > latest_ms) & (refused == 0)
-            refused[late] = np.where(reading.in_any_view[late], 2, _PASSED_OVER)
+            refused[late] = np.where(reading.in_any_view[late], _AHEAD, _PASSED_OVER)
         for number, key in zip(reading.number, self._reader.layout.key_of, strict=True):
             declared = self._declared[key]
             # Declared keys have the first codes.
             if declared is not None and int(keys[key].max(initial=0)) >= declared:
                 undeclared = (number != UNSEEN) & (keys[key] >= declared)
-                refused[undeclared & (refused == 0)] = 3
+                refused[undeclared & (refused == 0)] = _NOT_DECLARED
         return refused
 
     def _reason(self, why: int, time_ms: int) -> str:

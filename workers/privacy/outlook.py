@@ -123,15 +123,15 @@ def _newest(state: ReleaseProgress) -> int:
     return max(ends, default=-EVER)
 
 
-def _new_charge(settings: Settings, config: HistogramConfig, newest: int) -> Charge:
+def _new_charge(settings: Settings, config: HistogramConfig, newest_ms: int) -> Charge:
     """Return the charge, of no epoch yet, of a histogram that begins in the newest tick's epoch.
 
-    `newest` is the end of that tick, in ms.
+    `newest_ms` is the end of that tick, in ms.
     """
     [charge] = charges_in(settings, [config])
     epoch = 1
     if charge.epoch_ms is not None:
-        epoch = max(1, (newest - charge.start_ms) // charge.epoch_ms + 1)
+        epoch = max(1, (newest_ms - charge.start_ms) // charge.epoch_ms + 1)
     return replace(charge, worker=settings.worker.name, first=epoch, last=epoch - 1)
 
 
@@ -144,7 +144,7 @@ class _End(NamedTuple):
 
 
 def _end(
-    ceiling: Ceiling, running: Sequence[Charge], fixed: Sequence[Charge], newest: int
+    ceiling: Ceiling, running: Sequence[Charge], fixed: Sequence[Charge], newest_ms: int
 ) -> _End | None:
     """Return the first epoch that would exceed the ceiling; None if the worker may run for ever.
 
@@ -153,18 +153,18 @@ def _end(
     """
     charges = list(running)
     number = 1
-    begin = newest
+    begin = newest_ms
     touched_before = -1
     for _ in range(_LOOKS_MAX):
         coming = in_order(
-            *(_coming(charge, i, newest) for i, charge in enumerate(charges))
+            *(_coming(charge, i, newest_ms) for i, charge in enumerate(charges))
         )
         first = next(coming, None)
         # Nothing begins any more.
         if first is None:
             return None
         begin = first[0]
-        if begin > newest + _FAR_MS:
+        if begin > newest_ms + _FAR_MS:
             break
         touched: list[Charge] = []
         past: list[Charge] = []
@@ -201,7 +201,9 @@ def _end(
     return _End(begin)
 
 
-def _coming(charge: Charge, index: int, newest: int) -> Iterator[tuple[int, int, int]]:
+def _coming(
+    charge: Charge, index: int, newest_ms: int
+) -> Iterator[tuple[int, int, int]]:
     """Yield (ms, `index`, number) of each further epoch of a charge; ms is when it begins.
 
     `index` is the caller's, of the charge.
@@ -212,7 +214,7 @@ def _coming(charge: Charge, index: int, newest: int) -> Iterator[tuple[int, int,
         )
     # One epoch without an end, if it has not begun.
     elif charge.last < charge.first:
-        yield newest, index, charge.first
+        yield newest_ms, index, charge.first
 
 
 def _touches(
@@ -235,7 +237,7 @@ def _second(
     config: HistogramConfig,
     running: Sequence[Charge],
     fixed: Sequence[Charge],
-    newest: int,
+    newest_ms: int,
 ) -> float | None:
     """Return the largest epsilon, to two digits, with which another `config` fits without end."""
     low = 0
@@ -246,7 +248,7 @@ def _second(
         epsilon = _EPSILONS[middle]
         try:
             second = _new_charge(
-                settings, structs.replace(config, epsilon=epsilon, rho=None), newest
+                settings, structs.replace(config, epsilon=epsilon, rho=None), newest_ms
             )
         except SettingsError:  # too small for this mechanism
             low = middle + 1
@@ -255,7 +257,7 @@ def _second(
         # `endures` is quick, and necessary.
         if (
             endures(ceiling, charges, fixed)
-            and _end(ceiling, charges, fixed, newest) is None
+            and _end(ceiling, charges, fixed, newest_ms) is None
         ):
             low = middle + 1
             most = epsilon

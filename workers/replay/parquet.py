@@ -739,7 +739,10 @@ class ParquetRows(ParquetLines):
         return [Reject(row, reason) for row, reason in reasons.items()]
 
     def _json_items(self, items: Any) -> Any:
-        """Return items as JSON has them: of structures the labels, unless a count is wrong."""
+        """Return a rejected row's items as JSON that is rejected for the same reason.
+
+        Of structures that is a list of the labels, or a map with a wrong count if one is wrong.
+        """
         if self._members is None or items is None:
             return items
         label, amount = self._members

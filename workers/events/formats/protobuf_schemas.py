@@ -368,6 +368,7 @@ def _prune(
         yield name, member.name
         if member.HasField("oneof_index"):
             cleared.add(member.oneof_index)
+    # A record may have set a dropped member of a oneof after one that is kept, which it clears.
     for member in certain:
         if member.HasField("oneof_index") and member.oneof_index in cleared:
             yield name, member.name

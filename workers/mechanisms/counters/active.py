@@ -103,6 +103,7 @@ class ActiveCounter(WindowCounter):
             raise ValueError(
                 f"period = {period}: must be from 1 to the window's {window} ticks"
             )
+        # An event counts for so many ticks at most, the events of one user and period for `ticks`.
         most_ticks = window + hop - 1
         ticks = period + most_ticks - 1
         levels = levels_of(ticks)
@@ -110,23 +111,25 @@ class ActiveCounter(WindowCounter):
             raise ValueError(
                 f"window = {window}: with its hop and a period of {period} ticks at most 3 * 2^{MOST_LEVELS} ticks"
             )
+        # With a variance of 1 before weights; `s2` is that for which it is `rho_item`.
         cost = cost_of(levels, ticks)
         of_levels = weights(levels)
         s2 = cost / (2 * Fraction(rho_item))
         super().__init__(window, hop, levels, s2, of_levels, rho_item)
         self.period = period
-        # n periods are in at most n groups of `together` periods that follow each other. Emptying a
-        # group changes one interval; those of every `classes`-th group share no node.
-        together = (window // period) * period
-        classes = 1 + math.ceil(Fraction((4 << levels) + most_ticks - 1, together))
-        of_group = cost_of(levels, together + most_ticks - 1)
-        self.overlap = classes * of_group / cost
+        # A user's n periods are in at most n groups of periods that follow each other in no more
+        # than a window. Without a group's events the counts of one interval of ticks change. The
+        # intervals of every `classes`-th group share no node, so n groups cost at most `classes` n
+        # times one.
+        group = (window // period) * period
+        classes = 1 + math.ceil(Fraction((4 << levels) + most_ticks - 1, group))
+        self.overlap = classes * cost_of(levels, group + most_ticks - 1) / cost
         self._curve = ActiveCurve(tuple(map(float, self._variances)))
         self.fixed = fixed_point(
             max(self._sds),
-            levels / 2 + 1,
-            sum(self._sds[:-1]) / 2 + self._sds[-1],
-            math.ceil(7 * levels / 8) + 1,
+            parts=levels / 2 + 1,
+            largest=sum(self._sds[:-1]) / 2 + self._sds[-1],
+            divisions=math.ceil(7 * levels / 8) + 1,
         )
 
     def _shape(self) -> dict[str, object]:
@@ -178,19 +181,20 @@ class ActiveColumns:
         self._filled = 0
         place = t + counter.offset
         cursor.turn(place, filled)
-        left = ((cursor.block + 1) << counter.levels) - place
+        ticks_left = ((cursor.block + 1) << counter.levels) - place
         out = np.empty(rows, dtype=np.int64)
         undecided: set[int] = set()
         fixed = counter.fixed
         for row in range(0, rows, CHUNK_ROWS):
             part = tags[row : row + CHUNK_ROWS]
             cursor.move(part, row)
+            # The end of the block before has a part that falls to 0 over this block's 2^L ticks:
+            # end * ticks_left / 2^L, rounded down, in two products that fit.
             end = cursor.step(row, len(part)).astype(np.int64)
-            # left end / 2^L, rounded down, in two products that fit.
             whole = end >> counter.levels
             rest = end - (whole << counter.levels)
-            noise = cursor.noise[: len(part)] + whole * left
-            noise += (rest * left) >> counter.levels
+            noise = cursor.noise[: len(part)] + whole * ticks_left
+            noise += (rest * ticks_left) >> counter.levels
             written = out[row : row + CHUNK_ROWS]
             number = decide(noise, fixed.point, fixed.error, written, self._found)
             undecided.update((self._found[:number] + row).tolist())

@@ -133,11 +133,13 @@ class LineCurve(Frozen, Curve):
         self._levels = len(by_level) - 1
         self._window = window
         self._hop = hop
+        # Dropped are places that agree with a kept one in their highest bits, of `bits` so far; the
+        # levels above may differ, by windows less than 2^(bits - 14) ticks apart.
         self.slack = math.fsum(
-            4 * s2 * 2.0 ** (pruned - _KEPT_BITS - min(level, self._levels))
-            for pruned in range(_KEPT_BITS + 1, self._levels)
+            4 * s2 * 2.0 ** (bits - _KEPT_BITS - min(level, self._levels))
+            for bits in range(_KEPT_BITS + 1, self._levels)
             for level, s2 in enumerate(by_level, start=1)
-            if level > pruned
+            if level > bits
         )
 
     def at(self, ticks: Longs) -> Floats:
@@ -403,9 +405,9 @@ class LineCounter(WindowCounter):
         self._curve = LineCurve(list(map(float, self._variances)), window, hop)
         self.fixed = fixed_point(
             max(self._sds),
-            levels + 2,
-            sum(self._sds[:-1]) / 2 + self._sds[-1],
-            math.ceil(11 * levels / 8),
+            parts=levels + 2,
+            largest=sum(self._sds[:-1]) / 2 + self._sds[-1],
+            divisions=math.ceil(11 * levels / 8),
         )
 
     def nodes(self, t: int) -> dict[Node, int]:

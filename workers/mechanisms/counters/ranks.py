@@ -145,17 +145,23 @@ class Ranks(Frozen):
         return rows.reshape(-1, 2)
 
     def coefficients(self, position: int) -> dict[Node, float]:
-        """Return the non-zero b_q(p) of a place, which doubles hold exactly."""
+        """Return the non-zero b_q(p) of place p = `position` by value node, exact in doubles.
+
+        They are what `synthesize` adds up at the place.
+        """
         factors: dict[Node, float] = {}
         for level in range(1, self.levels + 1):
             k = position >> level
             last = (1 << (self.levels - level)) - 1
             u = math.ldexp(position & ((1 << level) - 1), -level)
-            a = (1 - u) * (0 < k <= last)
-            b = u * (k < last)
-            factors[level, k - 1] = -a / 8
-            factors[level, k] = min(u, 1 - u) - (a + b) / 8
-            factors[level, k + 1] = -b / 8
+            # The weights of block k's two ends at the place. An eighth of the nodes beside them is
+            # taken off an end, but not off the very first and last.
+            left = (1 - u) * (0 < k <= last)
+            right = u * (k < last)
+            factors[level, k - 1] = -left / 8
+            # Half of node k is added at the block's middle, and less towards its ends.
+            factors[level, k] = min(u, 1 - u) - (left + right) / 8
+            factors[level, k + 1] = -right / 8
         factors[0, 0] = math.ldexp(position, -self.levels)
         return {node: factor for node, factor in factors.items() if factor}
 

@@ -208,14 +208,16 @@ class SqrtColumns(Columns):
 
 @memoized(16)
 def _factors(horizon: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return 2^90 f'_k, k < T, and the sums of their squares.
+    """Return the whole numbers 2^90 f'_k, k < T = `horizon`, and the sums of their squares.
 
-    Kept to 2^-120 and rounded down k times, so off by less than 2^-104 before it is rounded.
+    f_k = f_(k-1) (2 k - 1) / (2 k) is kept to 2^-120 and rounded down k times, so off by less than
+    2^-104 before it is rounded to 2^-90.
     """
+    dropped = 120 - _BITS
     value = 1 << 120
     column = []
     for k in range(horizon):
-        column.append((value + (1 << (119 - _BITS))) >> (120 - _BITS))
+        column.append((value + (1 << (dropped - 1))) >> dropped)
         value = value * (2 * k + 1) // (2 * k + 2)
     return tuple(column), tuple(itertools.accumulate(f * f for f in column))
 

@@ -85,7 +85,7 @@ class TreeCounter(Counter):
         self._most = min((self.radix - 1) * self._tree.levels, self._last_tick)
         self._sds = tuple(float(root_of(variance)) for variance in self._variances)
         self.fixed = fixed_point(
-            max(self._sds), self._most, max(self._sds) * self._most
+            max(self._sds), parts=self._most, largest=max(self._sds) * self._most
         )
 
     @classmethod

@@ -74,8 +74,9 @@ class PmgLaw(Frozen):
     ) -> None:
         self.scale = _scale(Fraction(together), epsilon)
         self.table: DiscreteLaplace = laplace.discrete_laplace(self.scale)
+        # Counters that only one of the two sketches has, at m at most; with m = 1 all but one of
+        # them are at 0.
         leaving = min(2 * together, size)
-        # With one occurrence, of two counters that leave one is at zero.
         alone = min(leaving, 1) if together == 1 else leaving
         quantile = shared_quantile(self.scale, alone, leaving - alone, delta)
         self.threshold = together + quantile - 1

@@ -58,7 +58,7 @@ class DiscreteLaplace(_OfScale):
 
 
 class Geometric(_OfScale):
-    """Sampler of P(x) proportional to exp(-x/scale), x >= 0, of mean q / (1 - q)."""
+    """P(x) proportional to exp(-x/scale), x >= 0, mean q / (1 - q), q = exp(-1/scale)."""
 
     def __init__(self, scale: Fraction) -> None:
         super().__init__(scale, two_sided=False)

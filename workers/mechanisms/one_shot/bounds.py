@@ -100,7 +100,10 @@ def sketch_error(algorithm: Sketched, used: int, values: float, beta: float) -> 
 def choice_error(
     p: Parameters, algorithm: Picking, releases: int, beta: float
 ) -> float:
-    """Bound how far an unpicked item may lie above a shown one, or above H."""
+    """Bound how far an item that is not picked may lie above a shown one.
+
+    Where it lost to a bar, BOTTOM's, that is: above the count next to the kbar largest.
+    """
     scale = float(algorithm.scale)
     picks = p.k * releases
     if not algorithm.bar:

@@ -97,7 +97,8 @@ def _changes(
         window = min(length // config.tick_ms, last)
         ticks = _spaced(window, last, _WINDOW_TICKS).tolist()
         sds = [mechanism.difference_sd(t, t - window) for t in ticks]
-        apart = [
+        # If the noise of the counts at both ends were independent.
+        apart_variances = [
             mechanism.sd(t) ** 2
             + (mechanism.sd(t - window) ** 2 if t > window else 0.0)
             for t in ticks
@@ -110,7 +111,7 @@ def _changes(
             most_sd=max(sds),
             rms_sd=math.sqrt(sum(sd * sd for sd in sds) / len(sds)),
             last_sd=sds[-1],
-            apart_sd=math.sqrt(sum(apart) / len(apart)),
+            apart_sd=math.sqrt(sum(apart_variances) / len(apart_variances)),
         )
 
 

@@ -633,26 +633,27 @@ class LabelsWatch(Watch):
 
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
         """Fill in how the last labels named compare with every stream key's exact top."""
-        view = self.view
         out[0, PLACE["shown"]] = sum(map(len, self._last.values()))
-        of_keys = self.rows_of_keys(out)
-        for index, key in enumerate(view.keys):
-            labels = self._last.get(index)
-            if labels is None:
-                continue  # no query yet
-            rows = self._rows_of(index, labels)[: view.top]
-            row = of_keys[index]
-            best = key.top.rows
-            row[PLACE["shown"]] = len(labels)
-            self.fill_hits(row, key, rows)
-            if len(best) > 1:
-                order = {named: -place for place, named in enumerate(rows.tolist())}
-                here = np.array(
-                    [order.get(named, -view.top) for named in best.tolist()]
-                )
-                row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
-            first = len(METRICS) + view.top
-            row[first : first + len(best)] = np.isin(best, rows)
+        for index, row in enumerate(self.rows_of_keys(out)):
+            if index in self._last:  # it had a query
+                self._fill_key(row, index)
+
+    def _fill_key(self, row: Floats, index: int) -> None:
+        """Fill in a stream key's metrics, and behind them which of its exact top were named."""
+        view = self.view
+        key = view.keys[index]
+        labels = self._last[index]
+        named = self._rows_of(index, labels)[: view.top]
+        top = key.top.rows
+        row[PLACE["shown"]] = len(labels)
+        self.fill_hits(row, key, named)
+        if len(top) > 1:
+            # In place of counts, which are not published: the label named first is the largest.
+            scores = {label: -rank for rank, label in enumerate(named.tolist())}
+            of_top = np.array([scores.get(label, -view.top) for label in top.tolist()])
+            row[PLACE["rank_correlation"]] = kendall(view.counts[top], of_top)
+        first = len(METRICS) + view.top
+        row[first : first + len(top)] = np.isin(top, named)
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         for index in range(len(self.view.keys)):
