@@ -40,7 +40,6 @@ from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import Frozen, memoized, read_only
 
 LONGEST_HORIZON = 1 << 40
-_TICKS_AT_ONCE = 16
 # A node's further words are in the same half of cells with further numbers; k is below 2^41.
 _FURTHER = 1 << 48
 # Of `fixed_point`, bits behind the point: fewer leave too many rows undecided, more decide few.
@@ -56,12 +55,6 @@ _LARGEST = 10
 _ANY_WORD = np.uint64(1 << 63)
 
 Node = tuple[int, int]
-
-
-def tick_block(t: int, last_tick: int) -> range:
-    """Return the ticks to compute with t: a threshold takes 150 us alone, 40 us in a batch."""
-    first = t - t % _TICKS_AT_ONCE
-    return range(max(first, 1), min(first + _TICKS_AT_ONCE, last_tick + 1))
 
 
 def check_tick(kind: str, tick: int, last_tick: int) -> None:

@@ -34,7 +34,7 @@ import numpy as np
 
 from workers.arrays.types import Floats
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.counters.base import Counter, check_tick, tick_block
+from workers.mechanisms.counters.base import Counter, check_tick
 from workers.mechanisms.noise.normal import quantile_up
 from workers.runtime.frozen import Frozen, memoized, read_only
 
@@ -126,8 +126,7 @@ class Discovery(Frozen):
         if not self.discovers(t):
             raise ValueError(f"t = {t}: discovery only at multiples of {self._every}")
         check_tick("discovery", t, self._last_tick)
-        ticks = tick_block(t, self._last_tick)
-        return _thresholds(self, ticks)[t - ticks.start]
+        return _threshold(self, t)
 
     def _compute_threshold(self, t: int) -> int:
         """Return m_t for the standard deviation at this tick, rounded up."""
@@ -137,12 +136,9 @@ class Discovery(Frozen):
         )
 
 
-@memoized(1024)
-def _thresholds(discovery: Discovery, ticks: range) -> tuple[int, ...]:
-    """Return the threshold at every tick; 0 where nothing is tested."""
-    return tuple(
-        discovery._compute_threshold(t) if discovery.discovers(t) else 0 for t in ticks
-    )
+@memoized(1 << 14)
+def _threshold(discovery: Discovery, t: int) -> int:
+    return discovery._compute_threshold(t)
 
 
 @memoized(256)

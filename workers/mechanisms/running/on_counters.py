@@ -20,7 +20,7 @@ from workers.arrays.types import Longs, Tags
 from workers.mechanisms.about import RowBytes
 from workers.mechanisms.budget import Budgeted
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.counters.base import Counter, last_tick_of, tick_block
+from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.counters.kinds import make_counter
 from workers.mechanisms.counters.ranks import (
     RankColumns,
@@ -267,13 +267,7 @@ class NoiseOfParts:
 SUM_CELLS = read_only(np.array([1 << 56, 0], dtype=np.uint64))
 
 
+@memoized(1 << 14)
 def sd_at(counter: Counter, t: int) -> float:
-    """Return `counter.sd(t)`, computed once for a block of ticks and all owner partitions."""
-    ticks = tick_block(t, last_tick_of(counter.horizon))
-    # A tick outside the horizon is in no block: the counter refuses it.
-    return _sds(counter, ticks)[t - ticks.start] if t in ticks else counter.sd(t)
-
-
-@memoized(1024)
-def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
-    return tuple(map(counter.sd, ticks))
+    """Return `counter.sd(t)`, computed once for all owner partitions."""
+    return counter.sd(t)
