@@ -120,9 +120,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return the number of test processes: three more than cores, for half wait, but not in `make quick`."""
+    """Return the number of test processes: four more than cores, for most wait, but not in `make quick`."""
     cores = os.cpu_count() or 1
-    return cores if config.getoption("markexpr") == QUICK else cores + 3
+    return cores if config.getoption("markexpr") == QUICK else cores + 4
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
