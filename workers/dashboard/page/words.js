@@ -305,7 +305,7 @@ export const NOTHING = {
 
 // How much may have been counted of an item that is not shown. window: of which window, if it has no epochs: there an item that leaves the
 // board is not looked at for a while.
-export const hiddenWords = (most, window) => (most === null ? "" : `at most about ${count(Math.ceil(most))} were counted${window ? "; more may have been if it was on the board before, as one that left is not looked at for a while" : ""}`);
+export const hiddenWords = (most, window) => (most === null ? "" : `at most about ${count(Math.ceil(most))} were counted${window ? ", or more if it had been on the board and left it: then it is not looked at for a while" : ""}`);
 
 // Why a snapshot shows no item; began: when the epoch did, or null for counts of one tick.
 export function nothingShown(snapshot, began) {
