@@ -308,12 +308,13 @@ def _certain_part(
     of_registry: set[str],
 ) -> Compiled:
     """Return the compiled files without fields whose type a missing import may change."""
-    made = {*missing, *(_STUB.format(number) for number in range(len(stubs)))}
+    stub_files = {*missing, *(_STUB.format(number) for number in range(len(stubs)))}
     types = {
         file.name: {f".{name}" for name in _type_names(file.package, file)}
         for file in files
     }
-    known = {*chain(*(types[name] for name in types.keys() - of_registry - made))}
+    # Of the files that come with protobuf.
+    known = {*chain(*(types[name] for name in types.keys() - of_registry - stub_files))}
     unread: set[tuple[str, str]] = set()
     for file in files:
         if file.name in of_registry:
