@@ -167,13 +167,14 @@ def of_streams(seeds: list[Seed], *, grids: bool) -> Done:
 def planted(first: int, most: int, *, grids: bool) -> int:
     """Print after how many streams each planted leak is found; exit 1 if one is not.
 
-    Of every scene that can show it one stream is compared.
+    Of every scene that can show it one stream is compared, in a grid of two states: what finds a leak
+    is another scene, sooner than more worlds of one.
     """
     missed = 0
     for name, leak in LEAKS.items():
         if (leak.records if grids else leak.content) is None:
             continue
-        search = Search(grids=grids)
+        search = Search(grids=grids, states=2)
         found = None
         pairs = streams = 0
         with replaced(), leak.plant():

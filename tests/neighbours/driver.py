@@ -25,7 +25,9 @@ from workers.agents import ceiling_guard, contribute, rekey, release, source_sha
 from workers.agents.progress import read_progress
 from workers.events import columns
 from workers.events import log as logs
+from workers.events.formats import protobuf
 from workers.events.formats import reader as formats
+from workers.events.formats.protobuf_schemas import compile_schema
 from workers.kafka import shard as shards
 from workers.kafka import store
 from workers.kafka.offsets import LogEnd
@@ -351,6 +353,9 @@ class Trail:
     ended: str | None = None
 
 
+_compile_schema = cache(compile_schema)
+
+
 @cache
 def _remembered(costs: tuple[PrivacyCost, ...], delta: float) -> float | None:
     return epsilon_at(costs, delta)
@@ -370,6 +375,8 @@ def replaced() -> Iterator[None]:
         (shards, "end_of", lambda *_: 0),
         (release, "complete_ms", lambda run, _, __, at: run.complete_ms(at)),
         (formats, "Registry", Registered),
+        # A process for each.
+        (protobuf, "compile_schema", _compile_schema),
         (ceiling_guard, "read_newest", lambda run, places: run.charges(places)),
         (ceiling_guard, "partition_counts", lambda _: {}),
         (ceiling_guard.CeilingGuard, "_published", lambda self: None),

@@ -11,6 +11,7 @@ from tests.neighbours.compare import Comparison, Sizes, rejected
 from tests.neighbours.driver import World
 from tests.neighbours.pairs import (
     ACCEPTED_OR_NOT,
+    STATES,
     Neighbour,
     Stream,
     closing,
@@ -65,10 +66,14 @@ class Violation:
 
 @dataclass
 class Search:
-    """Compares every two of `worlds` neighbours of every stream, or with `grids` those of a grid."""
+    """Compares every two of `worlds` neighbours of every stream, or with `grids` those of a grid.
+
+    `states` is how many each record of a grid has.
+    """
 
     worlds: int = WORLDS
     grids: bool = False
+    states: int = STATES
     figures: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
     kinds: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -84,7 +89,9 @@ class Search:
         stream = make_stream(scene, seed)
         sizes = Sizes()
         near = (
-            grid(stream, seed) if self.grids else neighbours(stream, seed, self.worlds)
+            grid(stream, seed, self.states)
+            if self.grids
+            else neighbours(stream, seed, self.worlds)
         )
         figures = self.figures[scene.variant.mechanism]
         comparison = Comparison(scene, sizes)

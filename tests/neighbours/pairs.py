@@ -38,7 +38,7 @@ from workers.mechanisms.config.durations import parse_duration
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE
 
 ALL = 1_000
-#: Of a grid: its records or users (of which there are as many), and the states of each.
+#: Of a grid: its records or users (of which there are as many), and usually the states of each.
 RECORDS = len(USERS)
 STATES = 5
 REMOVED = "a record more or less"
@@ -414,8 +414,8 @@ def _records(stream: Stream, rng: random.Random, number: int) -> Neighbours:
     return Neighbours("records", own, users, worlds, [True] * number)
 
 
-def grid(stream: Stream, seed: Seed) -> Grid:
-    """Return a grid: of up to `RECORDS` records, or users, each in one of `STATES` states."""
+def grid(stream: Stream, seed: Seed, states_max: int) -> Grid:
+    """Return a grid: of up to `RECORDS` records, or users, each in one of so many states."""
     rng = random.Random(f"grid {seed}")
     events = stream.events
     scene = stream.scene
@@ -428,7 +428,10 @@ def grid(stream: Stream, seed: Seed) -> Grid:
             tuple(i for i, one in enumerate(events) if one.user == name)
             for name in names
         ]
-    choices = [list(_choices(rng, scene, [events[i] for i in own])) for own in places]
+    choices = [
+        list(_choices(rng, scene, [events[i] for i in own], states_max))
+        for own in places
+    ]
     states = list(product(*(range(len(each)) for each in choices)))
     worlds = []
     for state in states:
@@ -442,13 +445,13 @@ def grid(stream: Stream, seed: Seed) -> Grid:
 
 
 def _choices(
-    rng: random.Random, scene: Scene, events: Sequence[Event]
+    rng: random.Random, scene: Scene, events: Sequence[Event], number: int
 ) -> Iterator[tuple[Event, ...]]:
     """Yield different states of a record, or of a user's: as they are, absent, and others."""
     found = [tuple(events), tuple(replace(one, absent=True) for one in events)]
     # Of a record that is absent the content does not matter: no two such states are different.
     single = len(events) == 1
-    while len(found) < STATES:
+    while len(found) < number:
         made = []
         for event in events:
             garbage = rng.choice(_garbage(scene)) if rng.random() < 0.2 else None

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.neighbours import pairs
 from tests.neighbours.driver import replaced
 from tests.neighbours.pairing import Search, shrunk, violated
-from tests.neighbours.pairs import ALL, Neighbour, Stream
+from tests.neighbours.pairs import ALL, REMOVED, Neighbour, Stream
 from tests.neighbours.planted import LEAKS
 from tests.neighbours.rules import TRAITS
 from tests.neighbours.scenes import (
@@ -53,15 +52,12 @@ def test_neighbours_differ_only_in_their_own_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["known_base-user", "unk_base-constant"])
-def test_records_that_come_and_go_change_their_own_counts_only(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_come_and_go_change_their_own_counts_only(name: str) -> None:
     """Of each record, or user, only whether it is there; the long form has more states."""
-    monkeypatch.setattr(pairs, "STATES", 2)
-    search = Search(grids=True)
+    search = Search(grids=True, states=2)
     for violation in search.streams([Seed(name, 0)]):
         pytest.fail(str(shrunk(violation)))
-    assert search.kinds == {pairs.REMOVED: 12}
+    assert search.kinds == {REMOVED: 12}
 
 
 @pytest.mark.parametrize("name", [name for name, leak in LEAKS.items() if leak.content])
@@ -75,16 +71,17 @@ def test_planted_leaks_are_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, leak in LEAKS.items() if leak.records])
-def test_planted_leaks_are_found_where_records_come_and_go(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_leaks_are_found_where_records_come_and_go(name: str) -> None:
     """How soon they are without a known seed: `python -m tests.neighbours --records --planted`."""
-    monkeypatch.setattr(pairs, "STATES", 2)
     seed = LEAKS[name].records
     assert seed is not None
     with LEAKS[name].plant():
-        assert next(Search(grids=True).streams([seed]), None), f"{name}: not found"
-    assert not list(Search(grids=True).streams([seed])), "the same without the leak"
+        assert next(Search(grids=True, states=2).streams([seed]), None), (
+            f"{name}: not found"
+        )
+    assert not list(Search(grids=True, states=2).streams([seed])), (
+        "the same without the leak"
+    )
 
 
 def test_a_violation_is_shrunk_to_few_events() -> None:
