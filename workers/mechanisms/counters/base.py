@@ -159,15 +159,15 @@ class Counter(Frozen):
 
     def sd(self, t: int) -> float:
         """Return the standard deviation of the published integer, including rounding."""
-        return math.sqrt(normal.rounded_variance(float(self.variance(t))))
+        return math.sqrt(normal.rounded_variance(_variance_at(self, t)))
 
     def difference_sd(self, t: int, since: int) -> float:
         """Return the sd of the published integer at t minus that at `since` < t (0: no noise)."""
         if not since:
             return self.sd(t)
         variance = float(self.difference_variance(t, since))
-        for nodes in (self.nodes(t), self.nodes(since)):
-            own = float(self._variance(nodes))
+        for tick in (t, since):
+            own = _variance_at(self, tick)
             variance += normal.rounded_variance(own) - own
         return math.sqrt(variance)
 
@@ -487,6 +487,12 @@ def root_of(variance: Fraction) -> Decimal:
     """Return the square root to 40 digits."""
     with localcontext(prec=40):
         return (Decimal(variance.numerator) / variance.denominator).sqrt()
+
+
+@memoized(1 << 14)
+def _variance_at(counter: Counter, t: int) -> float:
+    """Return the variance of N(t): a plan looks at a tick alone, and as the end of windows."""
+    return float(counter.variance(t))
 
 
 def rounded_up(variance: Fraction) -> Fraction:
