@@ -28,14 +28,15 @@ export function rateOf({ change, window, end }, per) {
   return unit === null ? null : { times: unit / ms, words };
 }
 
-// A line of a window's counts is of at least so many windows, so that one sees what is usual.
+// A line of a window's counts is of at least so many windows, so that one sees what is usual; of long windows it is of all that is kept,
+// which may be less than a year.
 const WINDOWS = 7;
 
 // What the address says, or the range of what the board shows: window is whose counts these are without epochs.
 export function rangeName(text, { window }) {
   const chosen = RANGES.has(text) || CHOSEN.test(text ?? "") ? text : "epoch";
   if (chosen !== "epoch" || !window) return chosen;
-  return [...RANGES].find(([, [, ms]]) => ms >= WINDOWS * window.ms)?.[0] ?? "all";
+  return [...RANGES].find(([name, [, ms]]) => name !== "year" && ms >= WINDOWS * window.ms)?.[0] ?? "all";
 }
 
 // {from, to, live} in ms around a snapshot; from: null for all that is kept. Ticks with from < end <= to are shown.
