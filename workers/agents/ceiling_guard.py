@@ -233,13 +233,14 @@ class CeilingGuard:
                 if charge.never:
                     what = f"histogram {name!r}, charged once and for ever,"
                 unit = self.ceiling.unit
+                cost = self._cost_text(window, charges)
                 raise CeilingReached(
-                    f"{self.ceiling}: {what} would bring one {unit} to "
-                    f"{self._sum(window, charges)}, with {describe_charges(charges, window, unit)}. No tick of it is published, and its "
+                    f"{self.ceiling}: {what} would bring one {unit} to {cost}, "
+                    f"with {describe_charges(charges, window, unit)}. No tick of it is published, and its "
                     "contributions wait: raise the ceiling, undo the change, or begin later (docs/budget.md)"
                 )
 
-    def _sum(self, window: FullestWindow, charges: Sequence[Charge]) -> str:
+    def _cost_text(self, window: FullestWindow, charges: Sequence[Charge]) -> str:
         """Say what a period would cost: its epsilon at the ceiling's delta, or why it has none."""
         if window.epsilon is not None:
             return f"epsilon {window.epsilon:.6g} at that delta"

@@ -216,7 +216,11 @@ def _checked_text(value: bytes) -> str:
 
 
 def _type(node: Node) -> Any:
-    """Return the type as which msgspec decodes a node, so that it skips unwanted fields."""
+    """Return the type as which msgspec decodes a node, so that it skips unwanted fields.
+
+    A record that does not fit it is decoded whole (`JsonDecoder`).
+    """
+    # A value may be a list, an object or neither; or it is wanted both as a list and as an object.
     if node.many or (node.children and node.elements is not None):
         return Any
     if node.elements is not None:

@@ -125,10 +125,8 @@ class State:
         return ()
 
     def restore(self, name: str, block: bytes) -> None:
-        """Take back a block that `changed` returned; refuse one of another name."""
-        raise StateRefused(
-            f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?"
-        )
+        """Take back a block that `changed` returned; raise `unknown_block` for any other name."""
+        raise unknown_block(name)
 
     def restored(self) -> None:
         """Check and complete a state of which all blocks are restored, ledger and key tags too."""
@@ -348,6 +346,13 @@ class Mechanism(Frozen):
         horizon = self.config.horizon_ticks
         if t < 1 or (horizon is not None and t > horizon):
             raise HorizonExceeded(f"{self.kind}: tick {t} is outside 1..{horizon}")
+
+
+def unknown_block(name: str) -> StateRefused:
+    """Return the error for a stored block whose name is none of the mechanism's."""
+    return StateRefused(
+        f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?"
+    )
 
 
 def body_of(name: str, block: bytes, version: int) -> bytes:

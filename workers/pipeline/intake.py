@@ -77,13 +77,21 @@ class Intake(Watermark):
         self._late: Counter[Lane] = Counter()
 
     def restore(self, watermark: int | None, first: int | None) -> None:
-        """Resume from a stored watermark and first time, and forget what was not committed."""
+        """Begin at the watermark and first time of the last commit; None where there is none.
+
+        A partition that joins has a watermark to begin at, too. What was counted since the commit
+        is dropped: the shard reads those events again.
+        """
         self.resume(watermark)
-        self.first = self.watermark if self.by_clock and first is None else first
+        self.first = first
+        # By the clock, ticks are published from the first watermark on, even without events.
+        if first is None and self.by_clock:
+            self.first = self.watermark
         self._tallies = Tallies()
+        self._counted.clear()
+        self._late.clear()
         lanes = {lane_name(lane): lane for lane in self._lanes if lane.sketch}
         self._sketches.restore(self._stored, lanes)
-        self.take_counted()
         if watermark is not None:
             self._users.restore(watermark)
 

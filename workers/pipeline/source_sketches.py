@@ -143,7 +143,7 @@ class TickSketches:
         """Return the counters as a tally, which stage 1 can send."""
         _, pairs, counts = self._counters(0, self.keys)
         keys = self._table.met[: self.keys]
-        return Tally.of(self.key_names, self.label_names, keys, pairs, counts)
+        return Tally.from_counts(self.key_names, self.label_names, keys, pairs, counts)
 
     def changes(self, lane: Lane, tick: int) -> Iterator[Change]:
         """Yield the blocks, in pages, that have changed since the last call."""

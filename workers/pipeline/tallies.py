@@ -60,7 +60,7 @@ class Tally:
         self._used = 0
 
     @classmethod
-    def of(
+    def from_counts(
         cls,
         key_names: Vocabulary,
         label_names: Vocabulary,
@@ -68,18 +68,25 @@ class Tally:
         pairs: Words,
         counts: Longs,
     ) -> "Tally":
-        """Return a tally of distinct `pairs` (n,) and of distinct stream `keys` (k,) in order."""
+        """Return a tally of counts that were added up elsewhere, such as in a sketch.
+
+        Args:
+            keys: (k,), distinct: the stream keys in the order met, also those without a pair.
+            pairs: (n,), distinct: stream key and label, with their `counts` (n,).
+        """
         tally = cls(key_names, label_names)
         used = len(keys) + len(pairs)
         has_row = np.zeros(len(key_names), dtype=np.bool_)
         has_row[keys] = True
-        of_keys = keys.astype(np.uint64) << kernels.KEY_BITS | kernels.NO_LABEL
+        # A stream key has a row of its own, so that it is sent even if none of its labels is.
+        key_rows = keys.astype(np.uint64) << kernels.KEY_BITS | kernels.NO_LABEL
         tally._table = kernels.Table(
             secret=tally._table.secret,
             bits=_HASHED,
+            # A power of two; `fill_slots` enters the rows.
             slots=np.full(1 << (2 * used).bit_length(), -1, dtype=np.int32),
             has_row=has_row,
-            pairs=np.concatenate((of_keys, pairs)),
+            pairs=np.concatenate((key_rows, pairs)),
             counts=np.concatenate((np.zeros(len(keys), dtype=np.int64), counts)),
         )
         tally._used = used

@@ -156,15 +156,17 @@ class Waits:
 
     def say(self) -> None:
         """Log once that the worker is held up, and once that this is over."""
-        every = self._all()
-        self._say_transactions([one for one in every if one.source == TRANSACTIONS])
-        waits = [one for one in every if one.source != TRANSACTIONS]
-        seconds = self._longest_s(waits)
+        all_waits = self._all()
+        self._say_transactions([w for w in all_waits if w.source == TRANSACTIONS])
+        waits = [w for w in all_waits if w.source != TRANSACTIONS]
+        # 0 below `HELD_UP_S`.
+        held_up_s = self._longest_s(waits)
         now_s = self._now_s()
-        # Partitions are looked at every few seconds and explain the rest: wait for what they say.
-        is_explained = self.has(PARTITIONS) or seconds >= 2 * HELD_UP_S
-        if seconds and is_explained and self._logged_since_s is None:
-            self._logged_since_s = now_s - seconds
+        # Partitions that are away explain other waits, but are noticed some seconds later: the line
+        # waits for them, so that it names the cause.
+        is_explained = self.has(PARTITIONS) or held_up_s >= 2 * HELD_UP_S
+        if held_up_s and is_explained and self._logged_since_s is None:
+            self._logged_since_s = now_s - held_up_s
             logger.warning(
                 "held up: %s. Waiting for it; nothing is lost",
                 _listed(self._named(waits), "; "),

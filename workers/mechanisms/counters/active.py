@@ -66,22 +66,23 @@ _BLOCKS_MOST = 3
 
 
 class ActiveCurve(LineCurve):
-    """The variance of N at some ticks: periodic in 2^L ticks, as `LineCurve` with one end only.
+    """The variance of the noise N(t) by tick t, at the worst, and on average.
 
-    That end is 0 ticks before t. Its part of a level, and of the ends, changes at half the rate at
-    most that `LineCurve` allows for.
+    As `LineCurve`, which has that of a difference N(t) - N(b). Here nothing is subtracted, so its
+    window has 0 ticks: "since" is t itself. The variance changes at most half as fast with t as
+    `LineCurve` allows for, so `slack` holds here too.
     """
 
     def __init__(self, by_level: tuple[float, ...]) -> None:
-        super().__init__(by_level, 0, 1)
+        super().__init__(by_level, window=0, hop=1)
 
     def _part(self, level: int, since: Longs) -> Floats:
-        """Return the part of a level, or of ends (levels + 1), by tick."""
+        """Return what a level (levels + 1: ends) adds to the variance at ticks `since` (n,)."""
         width = min(level, self._levels)
         u = (since & ((1 << width) - 1)) / 2.0**width
         s2 = self._by_level[level - 1]
-        of_nodes = coefficients_of(u) if level <= self._levels else (1 - u, u)
-        return s2 * sum((a**2 for a in of_nodes), np.zeros(len(since)))
+        coefficients = coefficients_of(u) if level <= self._levels else (1 - u, u)
+        return s2 * sum((a**2 for a in coefficients), np.zeros(len(since)))
 
 
 class ActiveCounter(WindowCounter):
@@ -125,6 +126,7 @@ class ActiveCounter(WindowCounter):
         classes = 1 + math.ceil(Fraction((4 << levels) + most_ticks - 1, group))
         self.overlap = classes * cost_of(levels, group + most_ticks - 1) / cost
         self._curve = ActiveCurve(tuple(map(float, self._variances)))
+        # `ActiveColumns` derives these bounds.
         self.fixed = fixed_point(
             max(self._sds),
             parts=levels / 2 + 1,

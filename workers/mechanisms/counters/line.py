@@ -399,10 +399,12 @@ class LineCounter(WindowCounter):
             raise ValueError(
                 f"shortest = {shortest}: must be from 1 to the window's {window} ticks"
             )
+        # With this variance of a node of weight 1, all windows of the path cost `rho_item`.
         s2 = cost_of(levels, shortest) / (2 * Fraction(rho_item))
         of_levels = weights(levels, shortest)
         super().__init__(window, hop, levels, s2, of_levels, rho_item)
         self._curve = LineCurve(list(map(float, self._variances)), window, hop)
+        # `LineColumns` derives these bounds.
         self.fixed = fixed_point(
             max(self._sds),
             parts=levels + 2,

@@ -134,6 +134,17 @@ class Ranks(Frozen):
         """S: one bucket changed by one costs this times what a row changed by one costs."""
         return Fraction(_EVENTS[self.levels - 1], 4096)
 
+    def rho_of_row(self, rho_bucket: float) -> float:
+        """Return what a row changed by one may cost, so that a bucket costs at most `rho_bucket`.
+
+        One bucket changes several rows. Rounded down.
+        """
+        return math.nextafter(float(Fraction(rho_bucket) / self.of_event), 0.0)
+
+    def rho_of_bucket(self, rho_row: float) -> float:
+        """Return what a bucket changed by one costs, where a row costs `rho_row`; rounded up."""
+        return math.nextafter(float(Fraction(rho_row) * self.of_event), math.inf)
+
     def public(self) -> dict[str, object]:
         """Return every parameter that changes a noise value, as JSON."""
         of_levels = [[str(inside), str(edge)] for inside, edge in self._weights]
@@ -345,7 +356,7 @@ class Ranked(Counter):
 
 
 class RankedLifted(Ranked, LiftedCounter):
-    """`lifted` for the rows of `ranks`."""
+    """Ranks over the ticks of an epoch: every value node's row has the noise of `lifted`."""
 
     def __init__(
         self,
@@ -355,29 +366,19 @@ class RankedLifted(Ranked, LiftedCounter):
         end_share: float | None = None,
     ) -> None:
         self.ranks = ranks
-        rho_row = _rho_row(ranks, rho_item)
+        rho_row = ranks.rho_of_row(rho_item)
         super().__init__(horizon, rho_row, end_share)
-        self.rho_item = _rho_bucket(ranks, rho_row)
+        self.rho_item = ranks.rho_of_bucket(rho_row)
 
 
 class RankedLine(Ranked, LineCounter):
-    """`line` for the rows of `ranks`."""
+    """Ranks in a window: every value node's row has the noise of `line`."""
 
     def __init__(self, ranks: Ranks, shape: WindowShape, rho_item: float) -> None:
         self.ranks = ranks
-        rho_row = _rho_row(ranks, rho_item)
+        rho_row = ranks.rho_of_row(rho_item)
         super().__init__(shape, rho_row)
-        self.rho_item = _rho_bucket(ranks, rho_row)
-
-
-def _rho_row(ranks: Ranks, rho_item: float) -> float:
-    """Return what a row's counter may cost for a row changed by one, rounded down."""
-    return math.nextafter(float(Fraction(rho_item) / ranks.of_event), 0.0)
-
-
-def _rho_bucket(ranks: Ranks, rho_row: float) -> float:
-    """Return what one bucket changed by one costs, rounded up."""
-    return math.nextafter(float(Fraction(rho_row) * ranks.of_event), math.inf)
+        self.rho_item = ranks.rho_of_bucket(rho_row)
 
 
 @memoized(64)

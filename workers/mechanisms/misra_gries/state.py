@@ -19,7 +19,7 @@ import numpy as np
 
 from workers.arrays.texts import Texts
 from workers.arrays.types import Longs, Tags
-from workers.mechanisms.mechanism import State, body_of
+from workers.mechanisms.mechanism import State, body_of, unknown_block
 from workers.mechanisms.misra_gries.sketch import Sketch, SortedTags
 from workers.runtime.errors import StateRefused
 
@@ -121,7 +121,7 @@ class SketchState(State):
     def restore(self, name: str, block: bytes) -> None:
         """Read a stored block; refuse one that is damaged."""
         if not _BLOCK_NAME.fullmatch(name):
-            super().restore(name, block)
+            raise unknown_block(name)
         content = body_of(name, block, VERSION)
         kind = name[:2]
         cell = (int(name[2:10], 16), int(name[10:], 16))

@@ -477,7 +477,7 @@ class Bottom(Frozen):
     def _choose_kbar(self, counts: Longs, words: list[tuple[int, int]]) -> int:
         """Choose kbar from k..`kbar` by the exponential mechanism; return how far above k.
 
-        `counts` are a stream key's largest ones, descending; `words` decide the choice.
+        `counts` are a stream key's `kbar` + 1 largest, descending; `words` the randomness.
         """
         # By candidate: h_(kbar+1), 0 where there are fewer items.
         limits = np.zeros(len(self._above), dtype=np.int64)

@@ -29,6 +29,7 @@ from workers.mechanisms.mechanism import (
     State,
     body_of,
     expect_type,
+    unknown_block,
 )
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import NoiseStream
@@ -43,7 +44,7 @@ from workers.mechanisms.one_shot.algorithms import (
 from workers.mechanisms.one_shot.one_shot import Count, Kbar, ReleasingConfig
 from workers.runtime.errors import BudgetExhausted, StateRefused
 
-# Remaining budgets, 8 bytes a stream key.
+# Remaining budgets, by stream key: labels and queries, int32 each.
 _BLOCK = "mpay"
 _VERSION = 1
 _EVERY = 'a whole number of ticks from 1 to 100,000, or a duration such as "1h"'
@@ -113,7 +114,7 @@ class PayState(State):
 
     def restore(self, name: str, block: bytes) -> None:
         if name != _BLOCK:
-            super().restore(name, block)
+            raise unknown_block(name)
         left = body_of(name, block, _VERSION)
         if len(left) % 8:
             raise StateRefused(f"stored state: block {name!r} is cut short")

@@ -98,6 +98,7 @@ from workers.mechanisms.mechanism import (
     body_of,
     expect_type,
     short_hash,
+    unknown_block,
 )
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise import gaussian
@@ -201,7 +202,7 @@ class MaxState(State):
 
     def restore(self, name: str, block: bytes) -> None:
         if not _BLOCK_NAME.fullmatch(name):
-            super().restore(name, block)
+            raise unknown_block(name)
         numbers = body_of(name, block, BLOCK_VERSION)
         self.of[int(name[1:], 16)] = KeyState.decode(numbers)
 

@@ -38,6 +38,7 @@ from workers.arrays.number_blocks import pack, unpack
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs
 from workers.mechanisms.counters.line import WindowCounter
+from workers.mechanisms.mechanism import unknown_block
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import read_only
 
@@ -323,9 +324,7 @@ class Hops:
         """Return the level and the number of the hop in a stored block, from its name."""
         match = _NAME.fullmatch(name)
         if match is None or int(match[1], 16) >= len(self._levels):
-            raise StateRefused(
-                f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?"
-            )
+            raise unknown_block(name)
         return int(match[1], 16), int(match[2], 16)
 
     def _keep(self, height: int, number: int, block: bytes) -> None:

@@ -57,6 +57,7 @@ from workers.mechanisms.mechanism import (
     State,
     body_of,
     expect_type,
+    unknown_block,
 )
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import (
@@ -245,7 +246,7 @@ class MetaState(State):
 
     def restore(self, name: str, block: bytes) -> None:
         if name[:2] not in ("mo", "mn") or len(name) != 13 or name[4] != "/":
-            super().restore(name, block)
+            raise unknown_block(name)
         level = int(name[2:4], 16)
         start = int(name[5:], 16) * BLOCK_ROWS
         noisy = name[1] == "n"

@@ -391,15 +391,17 @@ class Sliding(Budgeted):
         return line_counters(windows, hops, rho_item)
 
     def _compute_threshold(self, i: int) -> int:
-        """Return m_i: each window tests what a period adds to an item P + E_i - 1 times at most.
+        """Return m_i: a window tests an item at most P + E_i - 1 times for the events of a period.
 
-        Of users a test may count all periods that its window touches (0042).
+        Every window gets an equal share of delta. A test's count may have events of all periods of
+        a user that its window touches (0042).
         """
         config = self.config
-        most = config.max_count * self._periods_in(i)
+        most_count = config.max_count * self._periods_in(i)
         tests = len(self.windows) * (self.period + self.memory_of(i) - 1)
-        delta = self.delta_discovery
-        return window_threshold(self.windows[i], tests, config.max_items, most, delta)
+        return window_threshold(
+            self.windows[i], tests, config.max_items, most_count, self.delta_discovery
+        )
 
     def _periods_in(self, i: int) -> int:
         """Return how many periods of a user a window can count; 1 where an event is protected."""

@@ -77,6 +77,7 @@ from workers.mechanisms.mechanism import (
     body_of,
     expect_type,
     short_hash,
+    unknown_block,
 )
 from workers.mechanisms.noise import discrete_laplace as laplace
 from workers.mechanisms.noise.discrete_laplace import (
@@ -132,7 +133,7 @@ class SparseState(State):
 
     def restore(self, name: str, block: bytes) -> None:
         if not _BLOCK_NAME.fullmatch(name):
-            super().restore(name, block)
+            raise unknown_block(name)
         numbers = body_of(name, block, STATE_VERSION)
         if len(numbers) < 8 or len(numbers) % 4:
             raise StateRefused(f"stored state: block {name!r} is cut short")
