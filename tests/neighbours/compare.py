@@ -216,7 +216,8 @@ class Comparison:
                         users = users_of(section)
                         for (key, label, count), user in zip(rows, users, strict=True):
                             row = Row(section.lane, section.tick, key, label, user)
-                            found[row] += count
+                            # A user in two commits of a tick is one user to stage 2.
+                            found[row] = 1 if user else found[row] + count
         return found, named
 
     def _read_told(self, trail: Trail) -> list[Told]:

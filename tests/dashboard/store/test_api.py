@@ -474,7 +474,7 @@ async def test_a_file_whose_ticks_go_meanwhile_does_not_look_whole(
     """Retention removes ticks before a piece; before the first one it is a 503."""
     copy = tmp_path / "copy.duckdb"
     copy.write_bytes(file.read_bytes())
-    monkeypatch.setattr(files, "PIECE_ROWS", 500)
+    monkeypatch.setattr(files, "PIECE_ROWS", {"csv": 500, "parquet": 500})
     make = Store.make_piece
     made = 0
     async with client(copy) as (http, store):

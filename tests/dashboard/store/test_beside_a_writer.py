@@ -21,7 +21,7 @@ from workers.dashboard.hub import Hub
 from workers.dashboard.store import store as module
 from workers.dashboard.store import writing
 from workers.dashboard.store.store import QueryFailed, Store
-from workers.dashboard.store.writing import Arrival, Position, Writer
+from workers.dashboard.store.writing import Arrival, Database, Position, Writer
 from workers.settings.settings import HistorySettings
 
 ITEMS = [(f"item {i}", 1_000 - i) for i in range(1_000)]
@@ -73,6 +73,23 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     yield made
     Follower.stopped.set()
     made.close()
+
+
+@on_a_loop
+async def test_a_piece_that_lacks_memory_is_made_again(store: Store) -> None:
+    """Rows before it are sent already: a failure would break the download off."""
+    failures = [duckdb.OutOfMemoryException(FULL), duckdb.OutOfMemoryException(FULL)]
+
+    def piece(_cursor: Database) -> int:
+        if failures:
+            raise failures.pop()
+        return 7
+
+    assert await store.make_piece(piece) == 7
+    failures += [duckdb.OutOfMemoryException(FULL)] * 100
+    with pytest.raises(QueryFailed, match="too much memory"):
+        await store.make_piece(piece)
+    assert len(failures) == 100 - module.PIECE_TRIES
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, Protocol
 
 import msgspec
@@ -49,8 +50,10 @@ from workers.dashboard.store.writing import Database
 from workers.runtime.frozen import ready
 
 ROWS_MAX = 20_000_000
-# Rows of a piece, and those of at most one more tick.
-PIECE_ROWS = 50_000
+# Rows of a piece, and those of at most one more tick. Once CSV is being sent, a piece that lacks
+# memory breaks the answer off; Parquet is sent when all pieces are made, and joining takes memory
+# for each of them.
+PIECE_ROWS = MappingProxyType({"csv": 20_000, "parquet": 50_000})
 PIECE_TICKS = 5_000
 Format = Literal["csv", "parquet"]
 Table = Literal["items", "ticks"]
@@ -84,6 +87,7 @@ class HistoryFile:
         self._queries = queries
         self._table = table
         self._format = format
+        # Of the whole Parquet file; pieces have a number behind its name.
         self._path = directory / f"{next(_NUMBERS)}"
         self._parts: list[Path] = []
         self.complete = True
@@ -96,6 +100,7 @@ class HistoryFile:
         duckdb.Error.
         """
         total = 0
+        self._pieces = []
         for query in self._queries:
             total += self._plan_stream(cursor, query, reading)
         if total > ROWS_MAX:
@@ -121,7 +126,7 @@ class HistoryFile:
         per_piece = PIECE_TICKS
         sizes = np.ones(len(places), np.int64)
         if self._table == "items":
-            per_piece = PIECE_ROWS
+            per_piece = PIECE_ROWS[self._format]
             sizes = rows["shown"].astype(np.int64)
             if query.items:
                 sizes = np.minimum(sizes, len(set(query.items)))
@@ -135,30 +140,35 @@ class HistoryFile:
         return total
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the queries that make the file, to be run in turn."""
+        """Yield the queries that make the file, to be run in turn; each may be run again."""
         for number, (query, places) in enumerate(self._pieces):
-            yield self._piece(number, query, places)
+            part = self._path.with_name(f"{self._path.name}-{number}")
+            self._parts.append(part)
+            yield self._piece(part, query, places, header=not number)
         if self._format == "parquet":
             yield self._joined
 
     def close(self) -> None:
         """Remove what is left of pieces."""
-        for part in self._parts:
-            part.unlink(missing_ok=True)
+        for path in (*self._parts, self._path):
+            path.unlink(missing_ok=True)
 
     def _piece(
-        self, number: int, query: HistoryQuery | EpochsQuery, places: Sequence[int]
+        self,
+        part: Path,
+        query: HistoryQuery | EpochsQuery,
+        places: Sequence[int],
+        *,
+        header: bool,
     ) -> Piece:
-        """Return the query that makes piece `number`, of the ticks at `places`.
+        """Return the query that makes the piece at a path, of the ticks at `places`.
 
         A piece of Parquet sends nothing: `_joined` sends the file.
         """
 
         def make(cursor: Database) -> BinaryIO:
             rows = _items if self._table == "items" else _ticks
-            part = self._path.with_name(f"{self._path.name}-{number}")
-            self._parts.append(part)
-            self._copy(cursor, rows(cursor, query, places), part, header=not number)
+            self._copy(cursor, rows(cursor, query, places), part, header=header)
             if self._format == "parquet":
                 return io.BytesIO()
             return _taken(part)
@@ -168,11 +178,9 @@ class HistoryFile:
     def _joined(self, cursor: Database) -> BinaryIO:
         """Return one Parquet file of all pieces."""
         names = ", ".join(_quoted(part) for part in self._parts)
-        whole = self._path.with_name(f"{self._path.name}-all")
-        self._parts.append(whole)
         rows = f"select * from read_parquet([{names}])"
-        self._copy(cursor, rows, whole)
-        return _taken(whole)
+        self._copy(cursor, rows, self._path)
+        return _taken(self._path)
 
     def _copy(
         self, cursor: Database, rows: str, path: Path, *, header: bool = True

@@ -44,6 +44,9 @@ CLOSING_S = 2.0
 # A writer without memory tries so often, and waits this much longer each time.
 ROOM_TRIES = 5
 ROOM_WAIT_S = 0.2
+PIECE_TRIES = 5
+# What a client whose query is too large can do.
+LESS = "ask for a shorter time or a longer step"
 # Threads that answer queries, and the most queries that may wait for one.
 THREADS = 2
 WAITING = 16
@@ -81,6 +84,10 @@ Query = Callable[[Database], T]
 
 class QueryFailed(Exception):
     """A query that cannot be answered now; the client sees the message."""
+
+
+class MemoryTaken(QueryFailed):
+    """A query that lacked memory, or was ended because the writer did."""
 
 
 class Store:
@@ -180,10 +187,18 @@ class Store:
             self._sending -= 1
 
     async def make_piece(self, query: Query[T]) -> T:
-        """Run a longer query, like `ask`, that makes a piece of a file."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._files, self._answer, query, FILE_S
-        )
+        """Run a longer query, like `ask`, that makes a piece of a file.
+
+        What is sent cannot be taken back, so one that lacks memory is run again.
+        """
+        loop = asyncio.get_running_loop()
+        for tried in range(1, PIECE_TRIES):
+            with contextlib.suppress(MemoryTaken):
+                return await loop.run_in_executor(
+                    self._files, self._answer, query, FILE_S
+                )
+            await asyncio.sleep(tried * ROOM_WAIT_S)
+        return await loop.run_in_executor(self._files, self._answer, query, FILE_S)
 
     def _answer(self, query: Query[T], within_s: float) -> T:
         """Run a query in this thread, interrupted after `within_s`, on a consistent view."""
@@ -200,15 +215,13 @@ class Store:
                     raise self._no_history() from None
                 out_of_memory = isinstance(error, duckdb.OutOfMemoryException)
                 if out_of_memory or (interrupted and self._writer_first):
-                    why = "it takes too much memory"
-                elif interrupted:
-                    why = f"it took longer than {within_s:.0f} s"
-                else:
-                    logger.warning("history: a question failed: %s", _loggable(error))
-                    raise QueryFailed("the history could not be read") from None
-                raise QueryFailed(
-                    f"{why}: ask for a shorter time or a longer step"
-                ) from None
+                    raise MemoryTaken(f"it takes too much memory: {LESS}") from None
+                if interrupted:
+                    raise QueryFailed(
+                        f"it took longer than {within_s:.0f} s: {LESS}"
+                    ) from None
+                logger.warning("history: a question failed: %s", _loggable(error))
+                raise QueryFailed("the history could not be read") from None
             finally:
                 timer.cancel()
 
