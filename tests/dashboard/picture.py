@@ -47,6 +47,8 @@ def main() -> None:
                 page = window.open(url)
                 page.wait_for_timeout(1_000 * FULL_S)
                 page.wait_for_selector("#chart .line")
+                # Not while rows change places.
+                page.wait_for_function("document.getAnimations().length === 0")
                 page.screenshot(path=str(file))
         finally:
             process.send_signal(signal.SIGINT)
