@@ -11,7 +11,7 @@ TEXT = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in TEXT.splitlines()
-    if line.startswith("| ") and not line.startswith(("| statement", "| [", "| |"))
+    if line.startswith("| ") and not line.startswith(("| statement", "| paper", "| ["))
 ]
 
 
