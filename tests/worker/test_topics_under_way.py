@@ -153,6 +153,29 @@ def test_a_written_topic_that_is_made_again_has_a_hole_which_is_said(
     assert site.counted()["c"] == 1
 
 
+def test_a_hole_is_said_by_the_next_run_if_the_worker_met_the_missing_topic(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began its run again before it had looked at its topics, and took the new one for its own."""
+    monkeypatch.setenv(QUICKER, "workers.agents.topics.INTERVAL_S=600")
+    name = f"{site.name}.items"
+    with site.running() as worker:
+        at_work(site, worker)
+        policy = {"cleanup.policy": "delete"}
+        made = NewTopic(name, 1, 1, config=policy)
+        site.delete_topic(name)
+        until(lambda: "beginning the run again" in worker.output(), "it meets that")
+        for future in site.admin.create_topics([made]).values():
+            future.result()
+        said = f"topic {name} was deleted and created again while this worker ran: what was in it"
+        until(lambda: said in worker.output(), "it says so")
+        at = now_ms()
+        site.produce(0, [sale("c", at)])
+        site.wait_published(at)
+    assert worker.output().count(said) == 1
+    assert site.counted()["c"] == 1
+
+
 @pytest.mark.parametrize(
     "topic", ["contributions", "contribute-state", "release-state"]
 )

@@ -50,7 +50,7 @@ from workers.kafka.outages import (
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
-from workers.kafka.topics import cautions
+from workers.kafka.topics import cautions, holes
 from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_app
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.mechanism import Mechanism
@@ -330,7 +330,7 @@ def run(
     name = settings.worker.name
     url = settings.worker.traces
     traces = None if url is None else Traces(url, name)
-    is_first = True
+    topics: Topics | None = None
     with (
         OperatorPort(settings, port) as operator,
         nullcontext() if traces is None else closing(traces),
@@ -344,9 +344,9 @@ def run(
                 metrics,
                 traces,
                 operator,
-                is_first=is_first,
+                topics,
             )
-            is_first = False
+            topics = factory.topics
             # How many there are is in the state now, and may grow while this worker runs.
             worker = replace(settings.worker, owner_partitions=None)
             settings = replace(settings, worker=worker)
@@ -380,12 +380,14 @@ def _prepared(
     metrics: Metrics,
     traces: Traces | None,
     operator: OperatorPort,
-    *,
-    is_first: bool,
+    before: Topics | None,
 ) -> Factory:
-    """Wait for Kafka, check the topics, and return what makes the next run's shards."""
+    """Wait for Kafka, check the topics, and return what makes the next run's shards.
+
+    `before` are the topics of the run before; None: this is the first.
+    """
     # Only what a worker had while it ran may be missing for a moment.
-    confirm_s = 0.0 if is_first else CONFIRM_S
+    confirm_s = 0.0 if before is None else CONFIRM_S
     while True:
         try:
             topics = _topics(settings, connection, metrics, operator, confirm_s)
@@ -401,8 +403,12 @@ def _prepared(
                 signing_key,
             )
             _log_sources(topics)
-            if is_first:
+            if before is None:
                 _begin(factory, connection, key)
+            elif not topics.embedded:
+                # That run may have ended before it saw this.
+                for hole in holes(topics.plan, before.existing, topics.existing):
+                    logger.warning("%s", hole)
         except (KafkaException, KafkaAway) as error:
             # A broker that ends between two calls of the start.
             if not passes(error):

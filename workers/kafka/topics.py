@@ -489,25 +489,34 @@ def find_changes(
     them (agents/growth.py).
     """
     problems: list[str] = []
-    notes: list[str] = []
     for topic, then in _existing(plan, before):
         now_there = current.get(topic.name)
         if now_there is None:
             problems.append(str(gone(topic.name)))
             continue
-        if now_there.topic_id != then.topic_id:
-            if topic.purpose in _ONLY_WRITTEN:
-                notes.append(
-                    f"topic {topic.name} was deleted and created again while this worker ran: what was in it is gone, and "
-                    "is not published again"
-                )
-            else:
-                problems.append(
-                    f"topic {topic.name} was deleted and created again while this worker ran: start it again, and it says "
-                    "what to do"
-                )
+        if now_there.topic_id != then.topic_id and topic.purpose not in _ONLY_WRITTEN:
+            problems.append(
+                f"topic {topic.name} was deleted and created again while this worker ran: start it again, and it says "
+                "what to do"
+            )
         problems += _config_problems(topic, now_there)
-    return problems, [*notes, *cautions(plan, current)]
+    return problems, [*holes(plan, before, current), *cautions(plan, current)]
+
+
+def holes(
+    plan: Sequence[Topic],
+    before: Mapping[str, ExistingTopic],
+    current: Mapping[str, ExistingTopic],
+) -> list[str]:
+    """Return what was lost of topics that the worker only writes: they were created again."""
+    return [
+        f"topic {topic.name} was deleted and created again while this worker ran: what was in it is gone, and "
+        "is not published again"
+        for topic, then in _existing(plan, before)
+        if topic.purpose in _ONLY_WRITTEN
+        and topic.name in current
+        and current[topic.name].topic_id != then.topic_id
+    ]
 
 
 def gone(topic: str) -> SettingsError:
