@@ -146,7 +146,7 @@ def find_printed(
     """Find the rows that a tick of windows without epochs newly shows, and all that it shows.
 
     Args:
-        passed: (n,), rows whose noisy count is above a threshold.
+        passed: (n,), whether a row's noisy count is above a threshold.
         shown: (n,), 0 for rows not shown before.
         left: (n,), the tick at which a row was last hidden again; 0: never.
         last: (n,), the tick of a row's last event.

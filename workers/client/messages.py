@@ -58,7 +58,7 @@ class SumRange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
 
 
 class CountedWindow(msgspec.Struct, frozen=True, rename={"from_": "from"}):
-    """The window whose counts a snapshot has, of a histogram without epochs; times in ms.
+    """The window that the counts of a snapshot without epochs cover; times in ms.
 
     `counts` is "users" where a count is how many different users had an event with the item.
     """

@@ -318,7 +318,7 @@ def _decoded(settings: Settings, reject: Rejected) -> object:
 
 
 def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
-    """List the rejects whose reason contains `chosen.reason`; resend and print some if asked to."""
+    """List rejects with `chosen.reason` in their reason; resend and print some if asked to."""
     say = Printer(Console(highlight=False))
     connection = connection_of(settings)
     reason = chosen.reason

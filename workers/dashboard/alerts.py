@@ -207,7 +207,7 @@ class _Rule:
         sd: float,
         beyond: float,
     ) -> dict[str, Any]:
-        """Return the message of an item whose `value` is more than `beyond` over the limit."""
+        """Return the message about an item that exceeds the limit by more than `beyond`."""
         alert = self.alert
         # No more than this: what is looked at again after a crash has the same id.
         named = [self.digest, snapshot["id"], snapshot["key"], item, snapshot["tick"]]

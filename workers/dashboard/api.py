@@ -498,20 +498,12 @@ class _Api:
                 self._refuse_unknown(request, histogram)
         if "window" in query or "since" in query:
             body = await self._changes_json(query)
-            return (
-                answer(body)
-                if file_form is None
-                else await _tick_answer(body, file_form)
-            )
+            return await _tick_answer(body, file_form)
         if "at" in query or "tick" in query:
             refuse_unknown(query, TICK_PARAMS, " with at or tick")
             line = await self._ticks.find(_tick_query(query))
             body = b'{"snapshots":[%s],"more":false}' % line
-            return (
-                answer(body)
-                if file_form is None
-                else await _tick_answer(body, file_form)
-            )
+            return await _tick_answer(body, file_form)
         if file_form is not None:
             raise BadQuery("format: only with at, tick, window or since")
         refuse_unknown(query, NEWEST_PARAMS | TICK_PARAMS)
@@ -936,8 +928,10 @@ def _history_name(
     return wanted.name(query.stream.histogram, *keys, *which, begin, end, *last)
 
 
-async def _tick_answer(body: bytes, file_form: _File) -> web.Response:
-    """Return an answer of /api/snapshots with one tick as a file."""
+async def _tick_answer(body: bytes, file_form: _File | None) -> web.Response:
+    """Answer /api/snapshots with one tick, in JSON or as a file."""
+    if file_form is None:
+        return answer(body)
 
     def made() -> tuple[str, bytes]:
         [fields] = orjson.loads(body)["snapshots"]

@@ -730,7 +730,7 @@ def scan_record(
     Returns the rows used, DECLINED or FULL, and the bytes of `decoded` filled.
     """
     nodes, names, stack, seen = walk
-    # The child whose value comes next, at first the root; NONE if its name is not wanted.
+    # The child that the next value belongs to, at first the root; NONE: an unwanted one.
     child = 0
     # The innermost level: its node (of a list: of its elements), row in the log if it is a list,
     # and the children expected next and seen last if it is an object.

@@ -87,7 +87,12 @@ IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = range(5)
 
 
 class Logs(NamedTuple):
-    """A batch's bytes, its logs and their ends (`events.log`); `written`, uint8, follows `data`."""
+    """The logs of a batch's events (`events.log`).
+
+    `data` (bytes): the records. `rows` int64 (r, 4) and `ends` int64 (n,): event i's log is
+    rows[ends[i - 1]:ends[i]]. `written`, uint8: the texts of a binary format's numbers and
+    booleans, at positions from len(data) on.
+    """
 
     data: Bytes
     rows: Longs
@@ -247,8 +252,8 @@ def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
 def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> int:
     """Return a sum's number in steps, which is from `least` to `most`; -1 if unsure.
 
-    Decides in whole numbers where `amount_of` cannot in floats: searches for the last k whose edge,
-    from + (2k - 1) step / 2, is at most the number. `exact` is the sum's row of FROM_WHOLE ...
+    Decides in whole numbers where `amount_of` cannot in floats: searches for the largest k with
+    from + (2k - 1) step / 2 at most the number. `exact` is the sum's row of FROM_WHOLE ...
 
     A float counts as its shortest decimal. That is at least an edge of at most 15 digits if the
     float is at least the edge's nearest float: no other decimal of so few digits has the same.
@@ -771,7 +776,7 @@ class _Rows:
         return self._lists.setdefault(steps, self.slots)
 
     def of_view(self, view: View, key: int) -> list[int]:
-        """Return a view's row of VIEW_KEY ..., whose column and conditions are added."""
+        """Add a view's column and conditions; return its row of VIEW_KEY ..."""
         items = Items(view.items, view.number or view.count, view.edges, view.sum)
         if items not in self.columns:
             self.columns[items] = self._of_column(items)
@@ -785,7 +790,7 @@ class _Rows:
         return row
 
     def _of_column(self, items: Items) -> list[int]:
-        """Return the row of ITEMS ... for a column of labels, whose edges or sum are added."""
+        """Add the edges or the sum of a column of labels; return its row of ITEMS ..."""
         path = items.path
         within = path.list_at is not None and path.list_at < len(path.steps)
         row = [NOWHERE] * COLUMN_COLUMNS

@@ -45,7 +45,7 @@ class Ends(NamedTuple):
         newest: the last ones.
         oldest: the first ones, without those that are in `newest`.
         bounds: where a partition begins and ends.
-        notes: sentences about partitions whose committed records end before their logs do.
+        notes: warnings about partitions that end in records that are not committed.
         cut: the limit of bytes left some records out.
         late: time ran out before enough were read.
     """
@@ -170,7 +170,7 @@ class Sample:
         total: the number of offsets in the topic, approximately its records.
         topics: all topics that the cluster shows.
         stopped: fewer records were read than requested: time ran out, or they are large.
-        notes: sentences about partitions whose committed records end before their logs do.
+        notes: warnings about partitions that end in records that are not committed.
         bounds: by partition, the first offset and the end of the committed records.
         newest: by partition, how many of its records are from the end.
     """

@@ -212,9 +212,9 @@ function inAll({ unit, histograms, epsilon, delta }) {
 
 // What earlier generations of a histogram promised, which the newest snapshots do not say, if it was less.
 function weaker({ epsilon, delta }, name, { unit, histograms }) {
-  const weaker = ended(histograms).filter((one) => one.histogram === name && (one.epsilon > epsilon || one.delta > delta));
-  return weaker.length
-    ? [`Earlier generations of ${oneLine(name)} promised less, down to ε = ${upTo(Math.max(...weaker.map((one) => one.epsilon)))}, δ = ${upTo(Math.max(...weaker.map((one) => one.delta)))}: that is all that ${unit === "user" ? "the users" : "the events"} counted in them have, for ever.`]
+  const earlier = ended(histograms).filter((one) => one.histogram === name && (one.epsilon > epsilon || one.delta > delta));
+  return earlier.length
+    ? [`Earlier generations of ${oneLine(name)} promised less, down to ε = ${upTo(Math.max(...earlier.map((one) => one.epsilon)))}, δ = ${upTo(Math.max(...earlier.map((one) => one.delta)))}: that is all that ${unit === "user" ? "the users" : "the events"} counted in them have, for ever.`]
     : [];
 }
 

@@ -45,7 +45,7 @@ CLOSING_S = 2.0
 ROOM_TRIES = 5
 ROOM_WAIT_S = 0.2
 PIECE_TRIES = 5
-# What a client whose query is too large can do.
+# Advice to clients that ask for too much.
 LESS = "ask for a shorter time or a longer step"
 # Threads that answer queries, and the most queries that may wait for one.
 THREADS = 2
@@ -191,14 +191,17 @@ class Store:
 
         What is sent cannot be taken back, so one that lacks memory is run again.
         """
-        loop = asyncio.get_running_loop()
-        for tried in range(1, PIECE_TRIES):
-            with contextlib.suppress(MemoryTaken):
-                return await loop.run_in_executor(
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await asyncio.get_running_loop().run_in_executor(
                     self._files, self._answer, query, FILE_S
                 )
-            await asyncio.sleep(tried * ROOM_WAIT_S)
-        return await loop.run_in_executor(self._files, self._answer, query, FILE_S)
+            except MemoryTaken:
+                if tries == PIECE_TRIES:
+                    raise
+            await asyncio.sleep(tries * ROOM_WAIT_S)
 
     def _answer(self, query: Query[T], within_s: float) -> T:
         """Run a query in this thread, interrupted after `within_s`, on a consistent view."""

@@ -104,7 +104,7 @@ class ActiveCounter(WindowCounter):
             raise ValueError(
                 f"period = {period}: must be from 1 to the window's {window} ticks"
             )
-        # An event counts for so many ticks at most, the events of one user and period for `ticks`.
+        # An event counts for at most `most_ticks`, a user's events of a period for at most `ticks`.
         most_ticks = window + hop - 1
         ticks = period + most_ticks - 1
         levels = levels_of(ticks)
