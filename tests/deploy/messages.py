@@ -225,12 +225,11 @@ def _of_node(
         yield from ((text, "") for text in _spoken(file, node))
     elif isinstance(node, ast.Call):
         yield from ((said, "") for said in _said(file, node))
-    elif (
-        isinstance(node, ast.Return)
-        and file in GATHERED
-        and isinstance(node.value, ast.List)
-    ):
-        yield from ((said, "") for said in node.value.elts)
+    elif isinstance(node, ast.Return) and file in GATHERED:
+        if isinstance(node.value, ast.List):
+            yield from ((said, "") for said in node.value.elts)
+        elif isinstance(node.value, ast.ListComp):
+            yield node.value.elt, ""
 
 
 def _spoken(
