@@ -49,6 +49,7 @@ def test_the_page_says_how_long_it_may_run_in_one_sentence(
     assert said == budget.sentence()
     # Snapshots do not say which neighbours are protected.
     assert "that it came, and what is in it" in promised
+    assert budget.fingerprint in promised
     assert (
         "Earlier generations of products promised less, down to ε = 4, δ = 1e\u22129"
         in at_once

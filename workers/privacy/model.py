@@ -383,13 +383,15 @@ class Loss(Record, frozen=True):
 class Span(Record, frozen=True):
     """Losses over `days` days, at most `epochs` epochs; `days` is None for one epoch.
 
-    `without_epochs`: which of the histograms are; if "all", it is the loss of ever.
+    `without_epochs`: which of the histograms are; if "all", it is the loss of ever. `weekly` is the
+    loss of a person with one event a week, or a user seen once a week; None: no epoch ends.
     """
 
     days: int | None
     epochs: int
     losses: tuple[Loss, ...]
     without_epochs: Literal["none", "some", "all"] = "none"
+    weekly: Loss | None = None
 
 
 class Total(Record, frozen=True):

@@ -17,6 +17,7 @@ from workers.privacy.ceiling import Ceiling, all_charges, fullest_of
 from workers.privacy.model import Record
 from workers.privacy.outlook import outlook_of
 from workers.privacy.phrasing import up_to
+from workers.privacy.promise import fingerprint
 from workers.privacy.spending import Status, entries_of, owners_of, total_of
 from workers.privacy.total import DAY_MS, Charge
 from workers.runtime.errors import QuietcountError
@@ -30,6 +31,7 @@ _MINUTE_MS = _HOUR_MS // 60
 # To the end of the year 9999.
 _LAST_MS = 253_402_300_799_999
 _Time = Annotated[int, msgspec.Meta(ge=-_LAST_MS, le=_LAST_MS)]
+_Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class PublicGeneration(Record, frozen=True):
@@ -80,12 +82,14 @@ class PublicCeiling(Record, frozen=True):
 class PublicBudget(Record, frozen=True):
     """What was promised and spent up to `newest`, the end of the newest tick at that time.
 
-    `total` is None if it cannot be stated: generations protected different units.
+    `total` is None if it cannot be stated: generations protected different units. `fingerprint` is
+    that of the settings that the worker runs with, as on the page to be signed.
     """
 
     worker: str
     unit: Literal["event", "user"]
     neighbours: Literal["content", "record"]
+    fingerprint: _Sha256
     newest: _Time
     histograms: tuple[PublicGeneration, ...]
     total: PublicTotal | None
@@ -164,6 +168,7 @@ def public_budget(
         worker=settings.worker.name,
         unit=settings.privacy.unit,
         neighbours=settings.privacy.neighbours,
+        fingerprint=fingerprint(settings),
         newest=max(entry.grid.end(entry.last) for entry in entries),
         histograms=tuple(
             PublicGeneration(

@@ -378,6 +378,7 @@ def _shifted(probability: float, rho: float) -> float:
 
 EVENTS = (1, 2, 5, 10, 50)
 DAY_MS = 86_400_000
+_WEEK_MS = 7 * DAY_MS
 DAYS = (None, 1, 30, 365)
 VOID = "void"
 
@@ -521,12 +522,7 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
 def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
     """Return the losses over a span of `days` (None: an epoch), for each number in EVENTS."""
     epochs = max(charge.epochs(days) for charge in chain(*groups))
-    parts = [_Paid.of(group, days, chain(*groups)) for group in groups]
-    losses = []
-    for events in EVENTS:
-        epsilon, delta = _most(parts, events, epochs)
-        void = is_void(epsilon, delta)
-        losses.append(Loss(events=events, epsilon=epsilon, delta=delta, void=void))
+    losses = tuple(_loss(groups, days, events) for events in EVENTS)
     lack_epochs = [charge.never for charge in chain(*groups)]
     without_epochs: Literal["all", "some", "none"] = "none"
     if any(lack_epochs):
@@ -534,9 +530,42 @@ def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
     return Span(
         days=days,
         epochs=epochs,
-        losses=tuple(losses),
+        losses=losses,
         without_epochs=without_epochs,
+        weekly=_weekly(groups, days),
     )
+
+
+def _weekly(groups: Sequence[Sequence[Charge]], days: int | None) -> Loss | None:
+    """Return the loss of one event a week; None if no epoch ends."""
+    lengths = [charge.epoch_ms for charge in chain(*groups) if charge.epoch_ms]
+    if not lengths:
+        return None
+    in_epoch = -(-max(lengths) // _WEEK_MS)
+    weeks = 1 if days is None else -(-days * DAY_MS // _WEEK_MS)
+    return _loss(groups, days, in_epoch, at_most=weeks)
+
+
+def _loss(
+    groups: Sequence[Sequence[Charge]],
+    days: int | None,
+    events: int,
+    *,
+    at_most: int | None = None,
+) -> Loss:
+    """Return the loss of a person with `events` events in every epoch, or in `at_most` of them."""
+    charges = list(chain(*groups))
+    epochs = max(_epochs(charge, days, at_most) for charge in charges)
+    parts = [_Paid.of(group, days, charges, at_most) for group in groups]
+    epsilon, delta = _most(parts, events, epochs)
+    void = is_void(epsilon, delta)
+    return Loss(events=events, epsilon=epsilon, delta=delta, void=void)
+
+
+def _epochs(charge: Charge, days: int | None, at_most: int | None) -> int:
+    """Return in how many of a charge's epochs in `days` a person can have events."""
+    epochs = charge.epochs(days)
+    return epochs if at_most is None else min(epochs, at_most)
 
 
 class _Paid(NamedTuple):
@@ -547,9 +576,13 @@ class _Paid(NamedTuple):
 
     @classmethod
     def of(
-        cls, group: Sequence[Charge], days: int | None, every: Iterable[Charge]
+        cls,
+        group: Sequence[Charge],
+        days: int | None,
+        every: Iterable[Charge],
+        at_most: int | None,
     ) -> Self:
-        """Return what a group costs over `days`; each charge with epochs is paid for all in it.
+        """Return what a group costs over `days`, for all epochs in it or `at_most` so many.
 
         The samples of the other charges in `every` are paid for as well.
         """
@@ -560,7 +593,8 @@ class _Paid(NamedTuple):
             if charge.epoch_ms is None:
                 endless.append(charge.cost)
             else:
-                costs.append(replace(charge.cost, times=charge.epochs(days)))
+                epochs = _epochs(charge, days, at_most)
+                costs.append(replace(charge.cost, times=epochs))
         return cls(costs, endless)
 
     @property
@@ -616,6 +650,9 @@ def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[s
         [f"{losses[0].events}", *(_cell(loss) for loss in losses)]
         for losses in zip(*(span.losses for span in shown), strict=True)
     ]
+    weekly = [_cell(span.weekly) for span in shown if span.weekly is not None]
+    if weekly:
+        rows.append(["1 a week", *weekly])
     return headings, rows
 
 
@@ -628,7 +665,7 @@ def loss_caption(spans: Sequence[Span], unit: str) -> str:
         else "user ids who appears in every epoch"
     )
     if without == "all":
-        whose = "events in all, ever"
+        whose = "events in all, ever (one a week is 53 a year)"
     elif without == "some":
         whose += ", which in a histogram without epochs all count together"
     return (

@@ -12,6 +12,7 @@ from tests.privacy.spending.test_spent import settings, state
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.pipeline.merge import ReleaseProgress
 from workers.privacy.ceiling import charges_of
+from workers.privacy.promise import fingerprint
 from workers.privacy.public import (
     PublicBudget,
     UnreadableBudget,
@@ -63,6 +64,7 @@ def test_it_has_the_figures_of_the_budget(
         (one.histogram, one.generation, one.epochs, one.epsilon)
         for one in found.histograms
     ]
+    assert found.fingerprint == fingerprint(case.settings)
     assert decode_budget(msgspec.json.encode(found)) == found
 
 
@@ -171,6 +173,7 @@ def test_one_owners_progress_stands_for_all() -> None:
         b'"until":null|"until":99999999999999999',
         b'"period":"30d"|"period":"soon"',
         b'"max_epsilon":3.0|"max_epsilon":null',
+        b'"fingerprint":"|"fingerprint":"x',
     ],
 )
 def test_what_no_worker_wrote_is_refused(change: bytes) -> None:

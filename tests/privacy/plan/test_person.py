@@ -259,11 +259,24 @@ def test_a_span_counts_epochs_that_it_touches_in_full() -> None:
         "30 days: 30 epochs",
         "a year: 365 epochs",
     ]
-    assert [row[0] for row in rows] == ["1", "2", "5", "10", "50"]
+    assert [row[0] for row in rows] == ["1", "2", "5", "10", "50", "1 a week"]
     assert loss_table(spans_of([Charge(part, None)]), "user")[0] == [
         "user ids",
         "an epoch",
     ]
+
+
+def test_one_event_a_week_is_in_few_epochs_or_several_times_in_a_long_one() -> None:
+    part = unk(0.1, 1e-9)
+    for charge, in_epoch, epochs in (
+        (Charge(part, DAY_MS), 1, [1, 1, 5, 53]),
+        (Charge(part, 7 * DAY_MS), 1, [1, 1, 5, 53]),
+        (Charge(part, 30 * DAY_MS), 5, [1, 1, 1, 13]),
+    ):
+        expected = [group_loss([unk(0.1, 1e-9, n)], in_epoch) for n in epochs]
+        found = [span.weekly for span in spans_of([charge])]
+        assert [one and (one.epsilon, one.delta) for one in found] == expected
+    assert [span.weekly for span in spans_of([Charge(part, None)])] == [None] * 4
 
 
 def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
@@ -309,7 +322,7 @@ def test_void_is_written_where_next_to_nothing_is_promised() -> None:
     """A figure such as epsilon 40 would read like protection."""
     spans = spans_of([Charge(unk(1.0, 1e-9), DAY_MS)])
     _, rows = loss_table(spans, "event")
-    assert rows[0][1] == "1, 1e-09" and rows[-1][-1] == "void"
+    assert rows[0][1] == "1, 1e-09" and rows[-2][-1] == "void"
     for span in spans:
         for loss in span.losses:
             far = loss.epsilon is None or loss.epsilon > 20 or loss.delta >= 0.01

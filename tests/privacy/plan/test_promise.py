@@ -13,7 +13,7 @@ from workers.kafka.topics import plan_topics
 from workers.privacy.ceiling import check_ceiling
 from workers.privacy.plan.make import make_plan
 from workers.privacy.promise import changes, fingerprint, promise_settings
-from workers.replay.report.promise import PAGE, seen_by, write_promise
+from workers.replay.report.promise import PAGE, kept, seen_by, write_promise
 from workers.settings.settings import load
 
 # Changing this value changes what people have signed: do it only on purpose, with a line in CHANGELOG.md.
@@ -140,6 +140,29 @@ def test_every_topic_of_the_worker_is_for_anyone_or_for_the_operator(
         signatures="orders.signatures",
     )
     assert {topic.name for topic in plan} == public | inner
+
+
+def test_the_page_says_how_long_things_are_kept_and_whether_they_are_signed(
+    tmp_path: Path,
+) -> None:
+    plain = dict(kept(loaded(tmp_path, GOOD)))
+    assert "not signed" in plain["the snapshots"]
+    assert plain["exact sums"] == "for ever" and "digests of users" not in plain
+    of_worker = 'signing_key_file = "s.key"\nkeep_contributions = "30d"'
+    text = changed('name = "orders"', f'name = "orders"\n{of_worker}').replace(
+        "max_items = 3", "max_items = 3\nmax_items_per_user = 3"
+    )
+    of_users = text.replace(
+        "[events]", '[privacy]\nunit = "user"\nrekey = true\n\n[events]\nuser = "id"'
+    )
+    settings = loaded(tmp_path, of_users)
+    found = dict(kept(settings))
+    assert "; signed" in found["the snapshots"] and "30d" in found["exact sums"]
+    assert found["digests of users"].startswith("until their epoch")
+    assert "by user 7 days" in found["events, rejects"]
+    start = 'horizon = "unbounded"\nstart = 2026-11-21T00:00:00Z'
+    endless = loaded(tmp_path, of_users.replace("horizon = 8640", start))
+    assert dict(kept(endless))["digests of users"].startswith("for ever")
 
 
 @pytest.mark.waits

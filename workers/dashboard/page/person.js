@@ -22,11 +22,16 @@ export function personTable(together) {
     row.append(header(count(spans[0].losses[i].events), "row"), ...spans.map((one) => cell(one.losses[i])));
     return row;
   });
+  if (spans[0].weekly) {
+    const row = element("tr", "");
+    row.append(header("1 a week", "row"), ...spans.map((one) => cell(one.weekly)));
+    body.push(row);
+  }
   table.append(caption, section("thead", [head]), section("tbody", body));
   wide.append(table);
   const many = together.histograms.length > 1 ? ", over all histograms here" : "";
   const of = user ? "user ids who appears in every epoch" : "events in every epoch";
-  const whose = { all: "events in all, ever", some: `${of}, which in a histogram without epochs all count together` }[spans[0].without_epochs] ?? of;
+  const whose = { all: "events in all, ever (one a week is 53 a year)", some: `${of}, which in a histogram without epochs all count together` }[spans[0].without_epochs] ?? of;
   const note = element("p", `ε and δ for a person with this many ${whose}${many}. Void: ε is above 20 or δ 0.01 or more, so next to nothing, or nothing, is promised.`);
   note.className = "note";
   box.append(wide, note);

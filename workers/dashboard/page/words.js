@@ -275,6 +275,7 @@ export function guarantee(snapshot, catalogue, together = null, budget = null) {
     ["Unit", unit === "user" ? "one user" : `one ${unit}`, hidden(unit, budget?.neighbours)],
     ["Mechanism", snapshot.mechanism, ""],
     ["Id", snapshot.id, `of histogram, parameters and ${sliding ? "window" : "epoch"}`],
+    ...(budget === null ? [] : [["Settings", budget.fingerprint, "fingerprint of what the worker runs with; a signed page names its own"]]),
     sliding ? ["Tick", count(snapshot.tick), `a tick is ${span(width)}`] : ["Epoch, tick", `${count(snapshot.epoch)}, ${count(snapshot.tick)}`, ticks ? `of ${count(ticks)}; a tick is ${span(width)}` : `a tick is ${span(width)}`],
   ];
   return { read, more, rows };

@@ -1,8 +1,8 @@
 """Write the page of a promise, DIR/promise.html: one sheet of paper, for the person who signs it.
 
-It says what is promised, to whom, and what is not; who may see what; the settings that decide it,
-with their fingerprint; and what differs from earlier settings. It reads only settings files, so it
-cannot know whether a worker runs with them, and says so.
+It says what is promised, to whom, and what is not; who may see what, and how long it is kept; the
+settings that decide it, with their fingerprint; and what differs from earlier settings. It reads
+only settings files, so it cannot know whether a worker runs with them, and says so.
 """
 
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from workers.privacy.published import published_by
 from workers.privacy.total import loss_caption
 from workers.replay.report.pages import Table, page, sentences, table_of
 from workers.runtime.printing import plural
+from workers.runtime.process import version
 from workers.settings.files import write_atomically
 from workers.settings.settings import Settings, view_of
 
@@ -66,6 +67,9 @@ def write_promise(
         histograms=_histograms(settings, plan),
         published=list(published(settings, plan)),
         seen=list(seen_by(settings)),
+        kept=list(kept(settings)),
+        budget_topic=settings.budget_topic,
+        version=version(),
         public_keys=any(histogram.keys is None for histogram in plan.histograms),
         fingerprint=fingerprint(settings),
         earlier=None if since is None else fingerprint(since),
@@ -175,6 +179,32 @@ def seen_by(settings: Settings) -> Iterator[tuple[str, str]]:
         f"the key file, with which the noise can be removed; {exact}",
     )
     yield "", "logs and metrics, and what check, audit, rejects and replay print: exact"
+
+
+def kept(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield (what, how long): what these settings keep; docs/erasure.md has all of it."""
+    signed = "not signed: nothing shows whether a copy was changed"
+    if settings.signatures_topic is not None:
+        signed = "signed: quietcount verify shows whether a copy was changed"
+    yield "the snapshots", f"for ever; {signed}"
+    sums = "for ever"
+    if settings.worker.keep_contributions_ms is not None:
+        age = format_duration(settings.worker.keep_contributions_ms)
+        sums = f"{age}, or longer if a state still needs them"
+    if any(config.unique_users for config in settings.histograms):
+        sums += "; with a digest of each user, which whoever knows the user can compute"
+    yield "exact sums", sums
+    if settings.user_field is not None:
+        until = "until their epoch or period is over, and Kafka has compacted"
+        if any(config.charge_grid.horizon is None for config in settings.histograms):
+            until = "for ever"
+        yield "digests of users", f"{until}; whoever knows a user can compute theirs"
+    kept_for = "as long as the cluster keeps them; they say who it was"
+    if settings.privacy.rekey:
+        kept_for += "; the copy by user 7 days"
+    yield "events, rejects", kept_for
+    key = "until the service ends, then destroyed with all that is exact"
+    yield "the key file", f"{key}; if it gets out, what was published counts as exact"
 
 
 def _shown(text: str | None) -> str:
