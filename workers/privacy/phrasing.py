@@ -111,12 +111,19 @@ def _weakness(epsilon: float) -> str:
     return "; next to nothing is promised, as epsilon is above 20"
 
 
+def counted(unit: str) -> str:
+    """Return what an observer may guess: the end of "whether ..."."""
+    if unit == "event":
+        return "any one event was counted"
+    return "any one user's events were counted"
+
+
 def measures(epsilon: float | None, delta: float) -> list[str]:
     """Return one sentence on what epsilon and delta bound; an empty list without a guarantee."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
     return [
-        f"Whatever they look for is at most {factor(epsilon)} times as likely in either case as in the other, "
+        f"Whatever they see is at most {factor(epsilon)} times as likely in either case as in the other, "
         + f"but for a chance of {one_in(delta)}."
     ]
 

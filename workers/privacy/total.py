@@ -668,6 +668,8 @@ def loss_caption(spans: Sequence[Span], unit: str) -> str:
         whose = "events in all, ever (one a week is 53 a year)"
     elif without == "some":
         whose += ", which in a histogram without epochs all count together"
+    else:
+        whose += ", or with one a week, for these epochs together: each keeps what it was promised"
     return (
         f"epsilon and delta for a person with this many {whose}; {VOID}: epsilon is above 20 or "
         "delta 0.01 or more, so next to nothing, or nothing, is promised"

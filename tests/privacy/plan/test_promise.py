@@ -147,7 +147,8 @@ def test_the_page_says_how_long_things_are_kept_and_whether_they_are_signed(
 ) -> None:
     plain = dict(kept(loaded(tmp_path, GOOD)))
     assert "not signed" in plain["the snapshots"]
-    assert plain["exact sums"] == "for ever" and "digests of users" not in plain
+    assert plain["exact sums"] == "for ever; by label and tick, without users"
+    assert "digests of users and items" not in plain
     of_worker = 'signing_key_file = "s.key"\nkeep_contributions = "30d"'
     text = changed('name = "orders"', f'name = "orders"\n{of_worker}').replace(
         "max_items = 3", "max_items = 3\nmax_items_per_user = 3"
@@ -157,12 +158,15 @@ def test_the_page_says_how_long_things_are_kept_and_whether_they_are_signed(
     )
     settings = loaded(tmp_path, of_users)
     found = dict(kept(settings))
-    assert "; signed" in found["the snapshots"] and "30d" in found["exact sums"]
-    assert found["digests of users"].startswith("until their epoch")
+    assert "; signed" in found["the snapshots"]
+    # Twice 30 days and an epoch of a day.
+    assert found["exact sums"].startswith("up to 62d,")
+    assert found["digests of users and items"].startswith("until Kafka compacts")
     assert "by user 7 days" in found["events, rejects"]
+    assert "older than 30d" in found["audited"]
     start = 'horizon = "unbounded"\nstart = 2026-11-21T00:00:00Z'
     endless = loaded(tmp_path, of_users.replace("horizon = 8640", start))
-    assert dict(kept(endless))["digests of users"].startswith("for ever")
+    assert dict(kept(endless))["digests of users and items"].startswith("for ever")
 
 
 @pytest.mark.waits
@@ -205,7 +209,7 @@ def test_the_page_of_a_histogram_without_epochs_says_that_it_is_charged_once(
     for words in (
         "Charged once, ever.",
         "event, ever, in all histograms together",
-        "Whoever sees all snapshots of all windows for ever,",
+        "Whoever keeps all snapshots of all windows for ever and knows all else",
         "none: the last 1m, 1h; ticks of 10s",
         "orders.products.1m, orders.products.1h (each stream key, each tick of 10s)",
         "without epochs their events add up over all time",

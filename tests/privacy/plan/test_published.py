@@ -115,4 +115,7 @@ def test_the_page_names_them_with_their_figures_and_says_that_times_are_not_cove
         "the threshold, ",
     ):
         assert words in page
-    assert "When snapshots appear: epsilon does not cover their arrival times" in page
+    assert (
+        "When snapshots appear, which depends on the data. Times alone have proved"
+        in page
+    )

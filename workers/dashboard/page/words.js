@@ -247,7 +247,7 @@ function hidden(unit, neighbours) {
 // is what all histograms promise, budget what the worker said of it, if anything.
 export function guarantee(snapshot, catalogue, together = null, budget = null) {
   const { unit, rho, epsilon, delta, period, overlap } = snapshot.guarantee;
-  const whether = unit === "user" ? "any one user is among those counted" : "any one event was counted";
+  const whether = unit === "user" ? "any one user's events were counted" : "any one event was counted";
   const entry = catalogue.find((h) => h.histogram === snapshot.histogram);
   const sliding = Boolean(snapshot.window);
   const ticks = entry?.horizon;

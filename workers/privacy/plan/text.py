@@ -25,7 +25,7 @@ from workers.privacy.model import (
     WindowPlan,
     WithoutEpochs,
 )
-from workers.privacy.phrasing import measures, verdict
+from workers.privacy.phrasing import counted, measures, verdict
 from workers.privacy.plan.noise import COUNT_LAWS
 from workers.privacy.total import loss_caption, loss_table
 from workers.runtime.printing import Printer, plural
@@ -214,10 +214,7 @@ def _guarantee(plan: HistogramPlan, say: _PlanPrinter) -> None:
     say.line(
         f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4
     )
-    whether = "any one user is among those counted"
-    if promise.unit == "event":
-        whether = "any one event was counted"
-    words = verdict(promise.epsilon, promise.delta, whether)
+    words = verdict(promise.epsilon, promise.delta, counted(promise.unit))
     say.line(f"In words: whoever sees {sees} {words}")
     say.line(" ".join(measures(promise.epsilon, promise.delta)))
     spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in plan.deltas)

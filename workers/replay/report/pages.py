@@ -24,7 +24,7 @@ from markupsafe import Markup
 
 from workers.mechanisms.accounting import PrivacyCost
 from workers.privacy.model import Span
-from workers.privacy.phrasing import measures, verdict
+from workers.privacy.phrasing import counted, measures, verdict
 from workers.privacy.total import NUMERICAL, Charge, loss_table, spans_of, stated_cost
 from workers.replay.backtest.results import Outcome
 from workers.replay.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING, Chart
@@ -32,9 +32,7 @@ from workers.replay.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING
 
 def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list[str]:
     """Describe the promise; `sees` is the observer's view, as in "all snapshots"."""
-    one = "event was counted" if unit == "event" else "user is among those counted"
-    whether = f"any one {one}"
-    said = f"Whoever sees {sees}, keeps it and knows all else, {verdict(epsilon, delta, whether)}"
+    said = f"Whoever keeps {sees} and knows all else {verdict(epsilon, delta, counted(unit))}"
     return [said, *measures(epsilon, delta)]
 
 

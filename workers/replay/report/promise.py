@@ -16,7 +16,7 @@ from workers.privacy.model import HistogramPlan, Plan
 from workers.privacy.plan.text import seen_of
 from workers.privacy.promise import changes, fingerprint
 from workers.privacy.published import published_by
-from workers.privacy.total import loss_caption
+from workers.privacy.total import DAY_MS, loss_caption
 from workers.replay.report.pages import Table, page, sentences, table_of
 from workers.runtime.printing import plural
 from workers.runtime.process import version
@@ -25,6 +25,8 @@ from workers.settings.settings import Settings, view_of
 
 PAGE = "promise.html"
 _VALUE_LETTERS = 48
+# For what no settings file knows.
+_BLANK = "__________"
 
 
 def write_promise(
@@ -58,6 +60,7 @@ def write_promise(
         else format_duration(plan.deliver_after_ms),
         explained=loss_caption(total.person, total.unit),
         user=settings.user_field,
+        shows_first=any(config.start is None for config in settings.histograms),
         promise=sentences(epsilon, total.delta, total.unit, seen_of(plan.histograms)),
         without=total.person[0].without_epochs,
         labels_leave=any(_labels_leave(one) for one in plan.histograms),
@@ -106,7 +109,7 @@ def _histograms(settings: Settings, plan: Plan) -> Table:
                 str(view_of(settings.events, config).items),
                 _keys(config, config.key or settings.events.key),
                 planned.mechanism,
-                epoch_of(planned),
+                epoch_of(planned) + _beginning(config, planned),
                 f"{plural(items, 'item')}, each {times}",
                 f"{planned.guarantee.epsilon:.6g}",
                 f"{planned.guarantee.delta:g}",
@@ -161,6 +164,18 @@ def epoch_of(plan: HistogramPlan) -> str:
     return f"{format_duration(plan.horizon * plan.tick_ms)}, ticks of {tick}"
 
 
+def _beginning(config: HistogramConfig, plan: HistogramPlan) -> str:
+    """Return at what time of the day epochs begin, if that is always the same."""
+    if plan.without_epochs is not None:
+        return ""
+    if (
+        config.start_ms % DAY_MS == 0
+        and (plan.horizon or 1) * plan.tick_ms % DAY_MS == 0
+    ):
+        return ", from midnight UTC"
+    return ""
+
+
 def seen_by(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield (who, what): what anyone may see, and what only the operator; "" is the one before."""
     outputs = settings.output_topics
@@ -171,12 +186,12 @@ def seen_by(settings: Settings) -> Iterator[tuple[str, str]]:
         beside += f"; {settings.signatures_topic}: hashes of the snapshots, signed"
     yield (
         "anyone",
-        f"the snapshots, on {', '.join(outputs)}: all that is listed above, and these settings; {beside}",
+        f"the snapshots, on {', '.join(outputs)}: all that is listed above; {beside}; these settings are no secret",
     )
     exact = f"the events, on {', '.join(names)}; {', '.join(inner)}: exact"
     yield (
-        "the operator only",
-        f"the key file, with which the noise can be removed; {exact}",
+        "the operator",
+        f"and auditors and administrators whom it lets in: the key file, with which the noise can be removed; {exact}",
     )
     yield "", "logs and metrics, and what check, audit, rejects and replay print: exact"
 
@@ -185,26 +200,45 @@ def kept(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield (what, how long): what these settings keep; docs/erasure.md has all of it."""
     signed = "not signed: nothing shows whether a copy was changed"
     if settings.signatures_topic is not None:
-        signed = "signed: quietcount verify shows whether a copy was changed"
+        signed = f"signed: whoever has the public key, published at {_BLANK}, can check a copy (quietcount verify)"
     yield "the snapshots", f"for ever; {signed}"
-    sums = "for ever"
-    if settings.worker.keep_contributions_ms is not None:
-        age = format_duration(settings.worker.keep_contributions_ms)
-        sums = f"{age}, or longer if a state still needs them"
-    if any(config.unique_users for config in settings.histograms):
-        sums += "; with a digest of each user, which whoever knows the user can compute"
-    yield "exact sums", sums
+    yield "exact sums", _sums_kept(settings)
     if settings.user_field is not None:
-        until = "until their epoch or period is over, and Kafka has compacted"
+        until = f"until Kafka compacts after their epoch or period (max.compaction.lag.ms is {_BLANK})"
         if any(config.charge_grid.horizon is None for config in settings.histograms):
             until = "for ever"
-        yield "digests of users", f"{until}; whoever knows a user can compute theirs"
-    kept_for = "as long as the cluster keeps them; they say who it was"
+        yield (
+            "digests of users and items",
+            f"{until}; whoever knows a user can tell by them what was counted of them",
+        )
+    kept_for = f"{_BLANK} (the topics' retention); they say who it was"
     if settings.privacy.rekey:
         kept_for += "; the copy by user 7 days"
     yield "events, rejects", kept_for
-    key = "until the service ends, then destroyed with all that is exact"
+    yield "disks, backups", f"the worker's hold copies of all this: {_BLANK}"
+    key = "until the service ends, then destroyed with all that is exact, unless audits are owed"
     yield "the key file", f"{key}; if it gets out, what was published counts as exact"
+    audited = f"by {_BLANK}, every {_BLANK} (quietcount audit)"
+    age_ms = settings.worker.keep_contributions_ms
+    if age_ms is not None:
+        audited += (
+            f"; what is older than {format_duration(age_ms)} may be gone before it is"
+        )
+    yield "audited", audited
+
+
+def _sums_kept(settings: Settings) -> str:
+    """Return how long contributions are kept, and whether they tell users apart."""
+    kept_for = "for ever"
+    age_ms = settings.worker.keep_contributions_ms
+    if age_ms is not None:
+        horizons = [config.charge_grid for config in settings.histograms]
+        longest_ms = max((grid.horizon or 0) * grid.tick_ms for grid in horizons)
+        most = format_duration(2 * (age_ms + longest_ms))
+        kept_for = f"up to {most}, and until Kafka deletes the file that they are in"
+    if any(config.unique_users for config in settings.histograms):
+        return f"{kept_for}; each with a digest of its user"
+    return f"{kept_for}; by label and tick, without users"
 
 
 def _shown(text: str | None) -> str:
