@@ -5,7 +5,8 @@ run(arguments, patience_s)           like subprocess.run
 
 The starter starts no thread and forks one child per command. Children of one starter share only its
 imported modules and `hash` seed; they alternate between two starters, so results that depend on
-set order differ. Tests of startup itself, and non-Linux systems, start Python.
+set order differ. All processes of a run share the two, which each take two seconds of the processor
+to begin. Tests of startup itself, and non-Linux systems, start Python.
 """
 
 import atexit
@@ -89,16 +90,35 @@ class Started:
 
 
 class Starter:
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.forked", str(theirs.fileno())],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # its streams are buffered as those to a file are
-                pass_fds=[theirs.fileno()],
+    """A connection to a starter; the first process of a run that asks for one starts it."""
+
+    def __init__(self, number: int, module: str = "tests.forked") -> None:
+        """`module` is what it runs, and `number` tells those of one module apart."""
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+        # Not a file: it is gone with the starter.
+        address = f"\0quietcount-{run}-{module}-{number}"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with listener:
+            try:
+                listener.bind(address)
+            except OSError:
+                self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                self._control.connect(address)
+                return
+            listener.listen(100)
+            self._control, theirs = socket.socketpair(
+                socket.AF_UNIX, socket.SOCK_SEQPACKET
             )
+            with theirs:
+                given = theirs.fileno(), listener.fileno()
+                subprocess.Popen(
+                    [sys.executable, "-m", module, *map(str, given)],
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    # its streams are buffered as those to a file are
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=given,
+                )
 
     def start(self, arguments: Sequence[str], output: int, errors: int) -> Started:
         """Start `quietcount` with these descriptors for what it writes, and the environment of now."""
@@ -111,8 +131,8 @@ class Starter:
         return Started(int(said), ours)
 
     def close(self) -> None:
+        """Let it end, once all others have closed their connections."""
         self._control.close()
-        self._process.wait()
 
 
 _STARTERS: dict[int, Starter] = {}
@@ -129,7 +149,7 @@ def launch(
         return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=errors)
     number = next(_STARTED) % 2
     if number not in _STARTERS:
-        _STARTERS[number] = starter = Starter()
+        _STARTERS[number] = starter = Starter(number)
         _OPEN.callback(starter.close)
     return _STARTERS[number].start(arguments, output.fileno(), errors.fileno())
 
@@ -152,13 +172,18 @@ def run(
         return subprocess.CompletedProcess(arguments, status, *written)
 
 
-def serve(control: socket.socket) -> list[str]:
+def serve(first: socket.socket, listener: socket.socket) -> list[str]:
     """Fork a child for each message; return its arguments in the child, which is about to run them."""
-    running: dict[
-        int, tuple[int, socket.socket]
-    ] = {}  # by the descriptor of the process
+    asking = {first.fileno(): first}
+    # by the descriptor of the process
+    running: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        for ready in select.select([control.fileno(), *running], [], [])[0]:
+        waited_for = [listener.fileno(), *asking, *running]
+        for ready in select.select(waited_for, [], [])[0]:
+            if ready == listener.fileno():
+                control, _ = listener.accept()
+                asking[control.fileno()] = control
+                continue
             if ready in running:
                 pid, status = running.pop(ready)
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -166,14 +191,22 @@ def serve(control: socket.socket) -> list[str]:
                     status.send(str(code).encode())
                 os.close(ready)
                 continue
-            asked, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 3)
+            control = asking[ready]
+            asked = b""
+            with suppress(ConnectionError):  # who asks may have been killed
+                asked, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 3)
             if not asked:
-                os._exit(0)
+                asking.pop(ready).close()
+                if not asking and not select.select([listener], [], [], 0)[0]:
+                    os._exit(0)
+                continue
             arguments, environment = json.loads(asked)
             # A fork would lose other threads, and keep their locks.
             assert len(os.listdir("/proc/self/task")) == 1
             if (pid := os.fork()) == 0:
-                control.close()
+                listener.close()
+                for other in asking.values():
+                    other.close()
                 for descriptor, (_, others) in running.items():
                     os.close(descriptor)
                     others.close()
@@ -188,7 +221,8 @@ def serve(control: socket.socket) -> list[str]:
             for descriptor in descriptors[:2]:
                 os.close(descriptor)
             running[os.pidfd_open(pid)] = pid, socket.socket(fileno=descriptors[2])
-            control.send(str(pid).encode())
+            with suppress(ConnectionError):
+                control.send(str(pid).encode())
 
 
 def main() -> None:
@@ -209,9 +243,10 @@ def main() -> None:
     # Faust asks for each agent's: 90 ms the first time
     inspect.getmodule(main.__code__)
     gc.freeze()
-    # Ctrl-C goes to all of them: the starter ends with whoever asks it.
+    # Ctrl-C goes to all of them: the starter ends with those who ask it.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    arguments = serve(socket.socket(fileno=int(sys.argv[1])))
+    first, listener = (socket.socket(fileno=int(one)) for one in sys.argv[1:])
+    arguments = serve(first, listener)
     for setting in os.environ.pop(QUICKER, "").split():
         name, _, value = setting.partition("=")
         module, _, attribute = name.rpartition(".")

@@ -7,19 +7,16 @@ module reads, in a child that tests.forked has forked.
 """
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 from typing import Any, Self
 from unittest.mock import patch as replace
 
 import msgspec
 
-from tests import ROOT, forked
+from tests import forked
 from tests.chaos import faults
 from tests.chaos.steps import Acting, Journal, install, patch
 from tests.worker.harness import Worker
@@ -44,21 +41,6 @@ class Plan(msgspec.Struct):
     to_s: float = 14.0
 
 
-class _Starter(forked.Starter):
-    """As the tests' own, of processes that have a plan."""
-
-    def __init__(self) -> None:
-        self._control, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.worker", str(theirs.fileno())],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-
-
 class Planned(Worker):
     def __init__(self, process: forked.Started, log: Path, journal: Path) -> None:
         self.process = process
@@ -71,12 +53,12 @@ class Workers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._starters = list[_Starter]()
+        self._starters = list[forked.Starter]()
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        for _ in range(2):  # of different hash seeds
-            starter = _Starter()
+        for number in range(2):  # of different hash seeds
+            starter = forked.Starter(number, "tests.chaos.worker")
             self._open.callback(starter.close)
             self._starters.append(starter)
         return self
