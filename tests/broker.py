@@ -41,7 +41,7 @@ LASTING = ()
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
-controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
@@ -301,16 +301,50 @@ class OwnBroker:
             settings.format(port=self.port, controller=controller, data=self.data)
         )
         classpath = f"{jars}/*"
-        options = ["-t", cluster or cluster_id(), "-c", str(properties)]
-        if cluster is None:
-            options.append("--standalone")
-        tool = [*java, "-cp", classpath, "kafka.tools.StorageTool", "format", *options]
-        formatted = subprocess.run(tool, check=False, capture_output=True, text=True)
+        self._format(
+            [*java, "-cp", classpath], jars, properties, cluster or cluster_id()
+        )
+        self._java = [*java, "-Xmx1g"]
+        self._program = ["-cp", classpath, "kafka.Kafka", str(properties)]
+
+    def _format(
+        self, program: list[str], jars: Path, properties: Path, cluster: str
+    ) -> None:
+        """Make the directory of its data: by Kafka's tool, or as the tool made the first one.
+
+        Its two files are a page of properties, and the levels of Kafka's features, which are the
+        same for every broker of a version. The tool takes a second of the processor.
+        """
+        levels = self.data / "bootstrap.checkpoint"
+        known = jars.with_name(f"{jars.name}.checkpoint")
+        if known.exists():
+            self.data.mkdir()
+            shutil.copy(known, levels)
+            [node] = re.findall(
+                r"^node\.id=(.*)$", properties.read_text(), re.MULTILINE
+            )[-1:]
+            lines = f"version=1\ncluster.id={cluster}\nnode.id={node}\n"
+            (self.data / "meta.properties").write_text(lines)
+            return
+        tool = [
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            cluster,
+            "-c",
+            str(properties),
+        ]
+        formatted = subprocess.run(
+            [*program, *tool], check=False, capture_output=True, text=True
+        )
         if formatted.returncode != 0:
             said = (formatted.stdout + formatted.stderr)[-2000:]
             raise RuntimeError(f"Kafka's directory could not be formatted: {said}")
-        self._java = [*java, "-Xmx1g"]
-        self._program = ["-cp", classpath, "kafka.Kafka", str(properties)]
+        with suppress(
+            OSError
+        ):  # nobody may write there, or another process was quicker
+            made = shutil.copy(levels, known.with_suffix(f".{os.getpid()}"))
+            os.rename(made, known)
 
     def start(self, *options: str) -> None:
         """Start it, on the data that it had; return once it answers without TLS."""
@@ -378,7 +412,6 @@ _CLUSTER = """\
 node.id={node}
 broker.rack=rack-{node}
 replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector
-controller.quorum.bootstrap.servers=
 controller.quorum.voters={voters}
 default.replication.factor=3
 min.insync.replicas=2
