@@ -1,8 +1,6 @@
 """Every figure of a backtest is computed once more from the events and the snapshots, with dictionaries and loops."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,118 +11,89 @@ from scipy.stats import kendalltau
 
 from tests import ROOT
 from tests.pipeline import test_sums
-from tests.replay.backtest.backtests import LABELS, backtest, bounded, events, numbers
+from tests.replay.backtest.backtests import LABELS, backtest, events, numbers
+from tests.replay.backtest.measured import OF_SUM, TOP, Measured, measured
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import known, toml, unk
 from workers.arrays.types import Longs
 from workers.mechanisms.counters.lifted import LiftedColumns
+from workers.mechanisms.counters.line import line_counters
+from workers.mechanisms.running import sliding
 from workers.replay.backtest.measure import Delays
-from workers.replay.backtest.results import Results
-from workers.replay.backtest.truth import SIZES, kendall
+from workers.replay.backtest.truth import SIZES, Exact, kendall
 from workers.settings.settings import load
 
-TOP = 5
-Counts = Mapping[str, int]
+BOARD = unk(keys=["a", "b"], epsilon=6.0)
+WINDOWS = {"horizon": "never", "windows": ["4s", "16s"], "epsilon": 30.0}
+HISTOGRAMS: dict[str, dict[str, object]] = {
+    "epochs": BOARD | {"sum": OF_SUM},
+    "short epochs": BOARD | {"horizon": 7},
+    "shots": BOARD | {"mechanism": "positive_gauss"},
+    "windows": BOARD | WINDOWS | {"sum": OF_SUM},
+    "declared": known(domain=[*LABELS, "none"], keys=["a", "b"]) | WINDOWS,
+}
+#: Of a histogram of these: the series that it publishes.
+SERIES = [
+    ("epochs", "items"),
+    ("short epochs", "items"),
+    ("shots", "items"),
+    ("windows", "items.4s"),
+    ("windows", "items.16s"),
+    ("declared", "known.4s"),
+]
+of_counts = pytest.mark.parametrize("one", SERIES, indirect=True, ids=".".join)
+discovering = pytest.mark.parametrize(
+    "one", [SERIES[place] for place in (0, 1, 3, 4)], indirect=True, ids=".".join
+)
+of_one_epoch = pytest.mark.parametrize(
+    "one", [SERIES[place] for place in (0, 3, 4)], indirect=True, ids=".".join
+)
 
 
-class ByHand:
-    """Exact counts of each key at the end of each tick, and what the snapshots of the ticks showed."""
-
-    def __init__(
-        self,
-        some: list[dict[str, Any]],
-        snapshots: list[dict[str, Any]],
-        tick_ms: int,
-        *,
-        items: int,
-        per_tick: bool = False,
-    ) -> None:
-        self.snapshots: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
-        for snapshot in snapshots:
-            self.snapshots[snapshot["end"] // tick_ms][snapshot["key"]] = snapshot
-        self.exact: dict[int, dict[str, Counter[str]]] = {}
-        self.wide: dict[int, dict[str, Counter[str]]] = {}
-        running: tuple[dict[str, Counter[str]], ...] = (
-            defaultdict(Counter),
-            defaultdict(Counter),
-        )
-        left = list(some)
-        for tick in sorted(self.snapshots):
-            if per_tick:
-                running = (defaultdict(Counter), defaultdict(Counter))
-            while left and left[0]["ts"] < tick * tick_ms:
-                event = left.pop(0)
-                running[0][event["key"]].update(dict(bounded(event, items, 1)))
-                running[1][event["key"]].update(event["items"])
-            self.exact[tick], self.wide[tick] = (
-                {key: Counter(of) for key, of in one.items()} for one in running
-            )
-
-    def shown(self, tick: int, key: str) -> dict[str, int]:
-        return dict(self.snapshots[tick][key]["items"])
-
-    def errors(self, tick: int, keys: str, wide: bool = False) -> list[int]:
-        exact = (self.wide if wide else self.exact)[tick]
-        shown = [(key, *item) for key in keys for item in self.shown(tick, key).items()]
-        return [count - exact[key][label] for key, label, count in shown]
-
-    def recall(self, tick: int, key: str, wide: bool = False) -> float:
-        exact = (self.wide if wide else self.exact)[tick][key]
-        best = sorted(exact.values(), reverse=True)[:TOP]
-        named = [label for label, _ in self.snapshots[tick][key]["items"][:TOP]]
-        return min(sum(exact[label] >= best[-1] for label in named), len(best)) / len(
-            best
-        )
-
-    def correlation(self, tick: int, key: str) -> float:
-        """Over the exact top; ties of exact counts are left to chance, so the caller takes ticks without."""
-        exact = self.exact[tick][key]
-        shown = self.shown(tick, key)
-        best = sorted(exact, key=lambda label: -exact[label])[:TOP]
-        counts = [exact[label] for label in best]
-        tau = kendalltau(counts, [shown.get(label, -(10**9)) for label in best])
-        return float(tau.statistic)
-
-    def clear(self, tick: int, key: str) -> bool:
-        """Whether no two of the n + 1 largest counts, exact or published, are equal."""
-        largest = [count for _, count in self.exact[tick][key].most_common(TOP + 1)]
-        published = [
-            count for _, count in self.snapshots[tick][key]["items"][: TOP + 1]
-        ]
-        return len(set(largest)) == len(largest) and len(set(published)) == len(
-            published
-        )
-
-
-Unknown = tuple[Results, ByHand]
+def some_events() -> list[dict[str, Any]]:
+    """Two seconds of every three have events; later ones have other items, so that labels leave windows."""
+    found: list[dict[str, Any]] = events(5_000, seconds=60.0)
+    for place, event in enumerate(found):
+        event["paid"] = place % 9 - 1
+        if event["ts"] - T0 > 40_000:
+            event["items"] = [f"i{29 - int(item[1:]):02}" for item in event["items"]]
+    return [event for event in found if (event["ts"] // 1_000) % 3]
 
 
 @pytest.fixture(scope="module")
-def unknown(tmp_path_factory: pytest.TempPathFactory) -> Unknown:
-    directory = tmp_path_factory.mktemp("unknown")
-    some = events(6_000)
-    snapshots: list[dict[str, Any]] = []
-    settings = settings_of(directory, [unk(keys=["a", "b"], epsilon=3.0)])
-    results = backtest(settings, directory, some, seeds=2, top=TOP, snapshots=snapshots)
-    return results, ByHand(some, snapshots, 1_000, items=2)
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Measured]]:
+    # Rows are forgotten, so that a run's rows are not those of its truth.
+    with patch.object(sliding, "LEAST_ROWS", 8):
+        return {
+            name: measured(tmp_path_factory.mktemp("m"), some_events(), histogram, 2)
+            for name, histogram in HISTOGRAMS.items()
+        }
 
 
-def test_errors_are_those_of_the_published_counts(unknown: Unknown) -> None:
-    results, hand = unknown
+@pytest.fixture
+def one(
+    made: dict[str, dict[str, Measured]], request: pytest.FixtureRequest
+) -> Measured:
+    histogram, series = request.param
+    return made[histogram][series]
+
+
+@of_counts
+def test_errors_are_those_of_the_published_counts(one: Measured) -> None:
     for key, keys in (("", "ab"), ("a", "a"), ("b", "b")):
         names = ("mean", "rms", "worst", "bias")
-        found = {name: numbers(results, f"error_{name}", key=key) for name in names}
-        wide = numbers(results, "error_unbounded_mean", key=key)
-        ticks = [tick for tick in hand.snapshots if hand.errors(tick, keys)]
-        assert set(found["mean"]) - {0} == set(ticks)
+        found = {name: one.numbers(f"error_{name}", key=key) for name in names}
+        wide = one.numbers("error_unbounded_mean", key=key)
+        ticks = [tick for tick in one.ticks if one.errors(tick, keys)]
+        assert set(found["mean"]) - {0} == set(ticks) and len(ticks) > 30
         for tick in ticks:
-            errors = np.array(hand.errors(tick, keys))
+            errors = np.array(one.errors(tick, keys))
             assert found["mean"][tick] == pytest.approx(np.abs(errors).mean())
             assert found["rms"][tick] == pytest.approx(math.sqrt((errors**2).mean()))
             assert found["worst"][tick] == np.abs(errors).max()
             assert found["bias"][tick] == pytest.approx(errors.mean())
             assert wide[tick] == pytest.approx(
-                np.abs(hand.errors(tick, keys, wide=True)).mean()
+                np.abs(one.errors(tick, keys, wide=True)).mean()
             )
         assert found["mean"][0] == pytest.approx(
             np.mean([found["mean"][tick] for tick in ticks])
@@ -132,83 +101,131 @@ def test_errors_are_those_of_the_published_counts(unknown: Unknown) -> None:
         assert found["worst"][0] == max(found["worst"][tick] for tick in ticks)
 
 
-def test_recall_and_precision_compare_published_with_exact_tops(
-    unknown: Unknown,
-) -> None:
-    results, hand = unknown
+def test_a_truth_that_forgets_a_tick_late_is_found(tmp_path: Path) -> None:
+    """The control: the exact counts of a window that is one tick longer."""
+    own = Exact.__init__
+
+    def longer(self: Exact, *of: Any, windows: Any, **more: Any) -> None:
+        late = line_counters([one.window + 1 for one in windows], [1, 1], 1.0)
+        own(self, *of, windows=late, **more)
+
+    with patch.object(Exact, "__init__", longer):
+        late = measured(tmp_path, some_events(), HISTOGRAMS["windows"])
+    with pytest.raises(AssertionError):
+        test_errors_are_those_of_the_published_counts(late["items.4s"])
+
+
+def hits(one: Measured, tick: int, key: str, *, wide: bool = False) -> tuple[int, int]:
+    """Return how many of the shown top are of the exact one, and how many there are."""
+    snapshot = one.ticks[tick][key]
+    exact = one.exact(snapshot, wide=wide)
+    best = sorted(exact.values(), reverse=True)[:TOP]
+    named = [label for label, _ in snapshot["items"][:TOP]]
+    right = sum(0 < exact[label] >= best[-1] for label in named) if best else 0
+    return min(right, len(best)), len(best)
+
+
+def is_clear(counts: list[int]) -> bool:
+    """Whether no two of the n + 1 largest are equal, so that none is left to chance."""
+    largest = sorted(counts, reverse=True)[: TOP + 1]
+    return len(set(largest)) == len(largest)
+
+
+def is_shown_clearly(one: Measured, tick: int, key: str) -> bool:
+    return is_clear([count for _, count in one.ticks[tick][key]["items"]])
+
+
+@of_counts
+def test_recall_and_precision_compare_published_with_exact_tops(one: Measured) -> None:
+    ticks = [
+        tick
+        for tick in one.ticks
+        if all(is_shown_clearly(one, tick, key) for key in "ab")
+    ]
+    compared = 0
     for suffix, wide in (("", False), ("_unbounded", True)):
-        found = {
-            key: numbers(results, f"recall{suffix}", key=key) for key in ("", "a", "b")
-        }
-        for tick in hand.snapshots:
-            if not (hand.clear(tick, "a") and hand.clear(tick, "b")):
-                continue
-            by_key = [hand.recall(tick, key, wide) for key in "ab"]
-            assert [found["a"][tick], found["b"][tick]] == pytest.approx(by_key)
-            assert found[""][tick] == pytest.approx(np.mean(by_key))
-    precise = numbers(results, "precision", key="a")
-    for tick in precise.keys() - {0}:
-        named = len(hand.snapshots[tick]["a"]["items"][:TOP])
-        size = min(TOP, len(hand.exact[tick]["a"]))
-        if hand.clear(tick, "a"):
-            assert precise[tick] * named == pytest.approx(hand.recall(tick, "a") * size)
-
-
-def test_rank_correlation_is_kendalls(unknown: Unknown) -> None:
-    results, hand = unknown
-    found = numbers(results, "rank_correlation", key="a")
-    ticks = [tick for tick in hand.snapshots if hand.clear(tick, "a")]
-    assert len(ticks) > 5
+        found = {key: one.numbers(f"recall{suffix}", key=key) for key in ("", "a", "b")}
+        for tick in ticks:
+            by_key = []
+            for key in "ab":
+                right, of = hits(one, tick, key, wide=wide)
+                if of:
+                    by_key.append(right / of)
+                    assert found[key][tick] == pytest.approx(by_key[-1])
+            if by_key:
+                assert found[""][tick] == pytest.approx(np.mean(by_key))
+                compared += 1
+    precise = one.numbers("precision", key="a")
     for tick in ticks:
-        if tick in found:
-            assert found[tick] == pytest.approx(hand.correlation(tick, "a"))
+        named = len(one.ticks[tick]["a"]["items"][:TOP])
+        if tick in precise:
+            right, _ = hits(one, tick, "a")
+            assert precise[tick] * named == pytest.approx(right)
+    assert compared > 10
 
 
-def test_coverage_bounds_and_deserving_items(unknown: Unknown) -> None:
-    results, hand = unknown
-    metrics = ("coverage", "lost", "deserving_shown")
-    covered, lost, deserving = (numbers(results, name) for name in metrics)
+@of_counts
+def test_rank_correlation_is_kendalls(one: Measured) -> None:
+    """Over the exact top."""
+    found = one.numbers("rank_correlation", key="a")
+    compared = 0
+    for tick, by_key in one.ticks.items():
+        exact = one.exact(by_key["a"])
+        clear = is_shown_clearly(one, tick, "a") and is_clear(list(exact.values()))
+        if not clear or tick not in found:
+            continue
+        shown = dict(by_key["a"]["items"])
+        best = exact.most_common(TOP)
+        counts = [shown.get(label, -(10**9)) for label, _ in best]
+        tau = kendalltau([count for _, count in best], counts)
+        assert found[tick] == pytest.approx(float(tau.statistic))
+        compared += 1
+    assert compared
+
+
+@of_counts
+def test_coverage_bounds_and_deserving_items(one: Measured) -> None:
+    metrics = ("coverage", "lost", "deserving_shown", "shown")
+    covered, lost, deserving, counted = (one.numbers(name) for name in metrics)
     inside = of = 0
-    for tick, by_key in hand.snapshots.items():
-        sd = by_key["a"]["sd"]
-        threshold = by_key["a"]["threshold"]
-        errors = hand.errors(tick, "ab")
-        within = sum(abs(error) <= 1.96 * sd for error in errors)
+    for tick, by_key in one.ticks.items():
+        errors = one.errors(tick, "ab")
+        within = sum(abs(error) <= 1.96 * by_key["a"]["sd"] for error in errors)
         inside = inside + within
         of = of + len(errors)
+        assert counted[tick] == len(errors)
         if errors:
             assert covered[tick] == pytest.approx(within / len(errors))
         total, total_wide = (
-            sum(of.total() for of in one[tick].values())
-            for one in (hand.exact, hand.wide)
+            sum(one.exact(snapshot, wide=wide).total() for snapshot in by_key.values())
+            for wide in (False, True)
         )
-        assert lost[tick] == pytest.approx(1 - total / total_wide)
+        if total_wide:
+            assert lost[tick] == pytest.approx(1 - total / total_wide)
         above = [
-            label in hand.shown(tick, key)
-            for key in "ab"
-            for label, count in hand.exact[tick][key].items()
-            if count > threshold
+            label in dict(snapshot["items"])
+            for snapshot in by_key.values()
+            for label, count in one.exact(snapshot).items()
+            if count > (snapshot["threshold"] or math.inf)
         ]
         assert deserving.get(tick) == (pytest.approx(np.mean(above)) if above else None)
     assert covered[0] == pytest.approx(inside / of)
 
 
-def test_new_items_first_appeared_in_the_last_ten_ticks(unknown: Unknown) -> None:
-    results, hand = unknown
-    found = numbers(results, "coverage_new")
-    counted = numbers(results, "shown_new")
+@of_one_epoch
+def test_new_items_first_appeared_in_the_last_ten_ticks(one: Measured) -> None:
+    found = one.numbers("coverage_new")
+    counted = one.numbers("shown_new")
     first: dict[tuple[str, str], int] = {}
     inside = of = 0
-    for tick, by_key in sorted(hand.snapshots.items()):
-        for key in "ab":
-            for label in hand.shown(tick, key):
-                first.setdefault((key, label), tick)
-        new = [
-            abs(count - hand.exact[tick][key][label]) <= 1.96 * by_key[key]["sd"]
-            for key in "ab"
-            for label, count in hand.shown(tick, key).items()
-            if first[key, label] > tick - 10
-        ]
+    for tick, by_key in sorted(one.ticks.items()):
+        new = []
+        for key, snapshot in by_key.items():
+            exact = one.exact(snapshot)
+            for label, count in snapshot["items"]:
+                since = first.setdefault((key, label), tick)
+                if since > tick - 10:
+                    new.append(abs(count - exact[label]) <= 1.96 * snapshot["sd"])
         assert counted[tick] == len(new)
         assert (tick in found) == bool(new)
         if new:
@@ -217,99 +234,108 @@ def test_new_items_first_appeared_in_the_last_ten_ticks(unknown: Unknown) -> Non
         of = of + len(new)
     assert of > 20 and found[0] == pytest.approx(inside / of)
     # By keys it is counted as well, and their items add up.
-    of_keys = [numbers(results, "shown_new", key=key) for key in "ab"]
-    assert all(
-        sum(one[tick] for one in of_keys) == counted[tick] for tick in hand.snapshots
-    )
+    of_keys = [one.numbers("shown_new", key=key) for key in "ab"]
+    assert all(sum(of[tick] for of in of_keys) == counted[tick] for tick in one.ticks)
 
 
-def test_delays_count_from_reaching_a_size_to_being_shown(unknown: Unknown) -> None:
-    """At every tick, whatever is measured; an item that was shown early has no delay, one that never was none either."""
-    results, hand = unknown
-    for size in (2, 10, 50, 100):
-        delays = []
-        passed = 0
-        for key in "ab":
-            for label in LABELS:
-                ticks = sorted(hand.exact)
-                reached = [
-                    tick for tick in ticks if hand.exact[tick][key][label] >= size
-                ]
-                first = [tick for tick in ticks if label in hand.shown(tick, key)]
-                passed += bool(reached)
-                if reached and first:
-                    delays.append(max(first[0] - reached[0], 0))
-        assert numbers(results, "passed", size=size)[0] == passed
-        assert numbers(results, "found", size=size)[0] == pytest.approx(
-            len(delays) / passed
-        )
-        assert numbers(results, "delay_mean", size=size)[0] == pytest.approx(
-            np.mean(delays)
-        )
-        with_missing = sorted([*delays, *[math.inf] * (passed - len(delays))])
-        median = with_missing[(passed + 1) // 2 - 1]
-        assert numbers(results, "delay_median", size=size).get(0, math.inf) == median
+def epoch_of(snapshot: dict[str, Any]) -> int:
+    return 0 if "window" in snapshot else int(snapshot["epoch"])
 
 
-def test_the_board_stands_beside_the_exact_one(unknown: Unknown) -> None:
-    results, hand = unknown
-    rows = [row for row in results.boards if row.seed == 0]
+@discovering
+def test_delays_count_from_reaching_a_size_to_being_shown(one: Measured) -> None:
+    """In each epoch; an item that was shown early has no delay, one that never was none either."""
+    first: dict[tuple[int, str, str], int] = {}
+    reached: dict[tuple[int, int, str, str], int] = {}
+    sizes = (1, 2, 5, 10, 20)
+    for tick, by_key in sorted(one.ticks.items()):
+        for key, snapshot in by_key.items():
+            epoch = epoch_of(snapshot)
+            for label, _ in snapshot["items"]:
+                first.setdefault((epoch, key, label), tick)
+            for label, count in one.exact(snapshot).items():
+                for size in sizes:
+                    if count >= size:
+                        reached.setdefault((size, epoch, key, label), tick)
+    for size in sizes:
+        since = {at[1:]: tick for at, tick in reached.items() if at[0] == size}
+        delays = [max(first[at] - tick, 0) for at, tick in since.items() if at in first]
+        passed = len(since)
+        assert one.numbers("passed", size=size) == {0: passed}
+        found = one.numbers("found", size=size)[0]
+        assert found == pytest.approx(len(delays) / passed)
+        mean = one.numbers("delay_mean", size=size)[0]
+        assert mean == pytest.approx(np.mean(delays))
+        # Items that are never shown come last; if they are half, none is the middle one.
+        median = math.inf
+        if 2 * len(delays) > passed:
+            median = sorted(delays)[(passed + 1) // 2 - 1]
+        assert one.numbers("delay_median", size=size).get(0, math.inf) == median
+
+
+@of_counts
+def test_the_board_stands_beside_the_exact_one(one: Measured) -> None:
+    rows = [row for row in one.results.boards if row.seed == 0]
     ticks = {row.tick for row in rows}
-    last_tick = max(hand.snapshots)
-    assert ticks <= set(hand.snapshots) and max(ticks) == last_tick and len(ticks) <= 9
+    last_tick = max(one.ticks)
+    assert ticks <= set(one.ticks) and max(ticks) == last_tick and 3 < len(ticks) <= 9
     for row in rows:
-        assert row.exact == hand.exact[row.tick][row.key][row.label]
-        assert row.exact_unbounded == hand.wide[row.tick][row.key][row.label]
-        assert row.released == hand.shown(row.tick, row.key).get(row.label)
+        snapshot = one.ticks[row.tick][row.key]
+        assert row.exact == one.exact(snapshot)[row.label]
+        assert row.exact_unbounded == one.exact(snapshot, wide=True)[row.label]
+        assert row.released == dict(snapshot["items"]).get(row.label)
         assert row.shown == (row.released is not None)
-        snapshot = hand.snapshots[row.tick][row.key]
-        stated = snapshot["sd"], snapshot["threshold"]
-        assert (row.sd, row.threshold) == pytest.approx(stated, abs=1e-4)
+        assert row.sd == pytest.approx(snapshot["sd"], abs=1e-4)
+        assert row.threshold == pytest.approx(snapshot["threshold"], abs=1e-4)
     last = [row for row in rows if row.tick == last_tick and row.key == "a"]
-    largest = sorted(hand.exact[last_tick]["a"].values(), reverse=True)
-    assert [row.exact for row in last[:TOP]] == largest[:TOP]
+    largest = sorted(one.exact(one.ticks[last_tick]["a"]).values(), reverse=True)[:TOP]
+    assert [row.exact for row in last[: len(largest)]] == largest
     assert [row.rank for row in last[:TOP]] == list(range(1, TOP + 1))
 
 
-def test_a_one_shot_release_is_held_against_its_own_tick(tmp_path: Path) -> None:
-    some = events(4_000, keys="a")
-    snapshots: list[dict[str, Any]] = []
-    settings = settings_of(
-        tmp_path, [unk(mechanism="positive_gauss", keys=["a"], epsilon=3.0)]
-    )
-    results = backtest(settings, tmp_path, some, top=TOP, snapshots=snapshots)
-    hand = ByHand(some, snapshots, 1_000, items=2, per_tick=True)
-    found = numbers(results, "error_mean")
-    assert len(found) > 20
-    for tick in found.keys() - {0}:
-        assert found[tick] == pytest.approx(np.abs(hand.errors(tick, "a")).mean())
-    assert not numbers(results, "delay_mean", size=10)
+@of_one_epoch
+def test_sums_and_means_are_compared_with_those_of_the_bounded_numbers(
+    one: Measured,
+) -> None:
+    """Every event's number counts for its first two items; numbers are whole steps, some clamped."""
+    names = ("sum_error_mean", "sum_coverage", "mean_error_mean", "mean_coverage")
+    found = {name: one.numbers(name) for name in names}
+    compared = 0
+    for tick, by_key in one.ticks.items():
+        values: dict[str, list[float]] = {name: [] for name in names}
+        for snapshot in by_key.values():
+            counts, sums = one.sums(snapshot)
+            for (label, _), (total, mean, low, high) in zip(
+                snapshot["items"], snapshot["sums"], strict=True
+            ):
+                if not counts[label]:
+                    continue
+                off = abs(total - sums[label])
+                right = sums[label] / counts[label]
+                values["sum_error_mean"].append(off)
+                values["sum_coverage"].append(off <= 1.96 * snapshot["sum"]["sd"])
+                values["mean_coverage"].append(low <= right <= high)
+                if mean is not None:
+                    values["mean_error_mean"].append(abs(mean - right))
+        for name, of in values.items():
+            if of and tick in found[name]:
+                assert found[name][tick] == pytest.approx(np.mean(of), rel=1e-3), name
+                compared += 1
+    assert compared > 20
+    for seed in (0, 1):
+        assert 0.8 < one.numbers("mean_coverage", seed=seed)[0] <= 1
 
 
-def test_epochs_begin_at_zero_and_delays_add_up_over_them(tmp_path: Path) -> None:
-    some = events(4_000, keys="a")
-    snapshots: list[dict[str, Any]] = []
-    settings = settings_of(tmp_path, [unk(keys=["a"], horizon=7, epsilon=3.0)])
-    results = backtest(settings, tmp_path, some, top=TOP, snapshots=snapshots)
-    epochs = {snapshot["epoch"] for snapshot in snapshots}
-    assert results.runs[0].epochs == len(epochs) > 5
-    found = numbers(results, "error_mean")
-    for snapshot in snapshots:
-        shown = dict(snapshot["items"])
-        first = snapshot["start"] - (snapshot["tick"] - 1) * 1_000
-        exact: Counter[str] = Counter()
-        for event in some:
-            if first <= int(str(event["ts"])) < snapshot["end"]:
-                exact.update(dict(bounded(event, 2, 1)))
-        if shown:
-            errors = [abs(shown[name] - exact[name]) for name in shown]
-            assert found[snapshot["end"] // 1_000] == pytest.approx(np.mean(errors))
-    assert numbers(results, "passed", size=1)[0] > len(LABELS)
+def test_what_does_not_discover_items_has_no_delays(
+    made: dict[str, dict[str, Measured]],
+) -> None:
+    assert made["short epochs"]["items"].results.runs[0].epochs > 5
+    for name in ("shots", "declared"):
+        [one, *_] = made[name].values()
+        assert not one.numbers("delay_mean", size=10)
 
 
 def test_order_statistics_are_held_against_the_exact_answers(tmp_path: Path) -> None:
-    some = events(3_000, keys="a")
-    snapshots: list[dict[str, Any]] = []
     histogram = known(
         mechanism="two_level_k",
         queries=["top_k:3", "quantile:0.5"],
@@ -317,24 +343,16 @@ def test_order_statistics_are_held_against_the_exact_answers(tmp_path: Path) -> 
         domain=LABELS[:9],
         horizon=60,
     )
-    settings = settings_of(tmp_path, [histogram])
-    results = backtest(settings, tmp_path, some, top=TOP, snapshots=snapshots)
-    found = numbers(results, "error_mean")
-    within = numbers(results, "within_error")
-    exact: Counter[str] = Counter()
-    left = list(some)
-    for snapshot in snapshots:
-        while left and int(str(left[0]["ts"])) < snapshot["end"]:
-            exact.update(dict(bounded(left.pop(0), 2, 1)))
+    [one] = measured(tmp_path, events(3_000, keys="a"), histogram).values()
+    found = one.numbers("error_mean")
+    within = one.numbers("within_error")
+    for tick, by_key in one.ticks.items():
+        snapshot = by_key["a"]
+        exact = one.exact(snapshot)
         counts = sorted((exact[label] for label in LABELS[:9]), reverse=True)
         top, median = (answer["value"] for answer in snapshot["answers"])
-        errors = [
-            abs(a - b)
-            for a, b in zip([*top, median], [*counts[:3], counts[4]], strict=True)
-        ]
-        tick = snapshot["end"] // 1_000
-        if snapshot["tick"] == 60 or snapshot["epoch"] != snapshots[0]["epoch"]:
-            break  # of the first epoch only: the next begins at zero
+        shown = zip([*top, median], [*counts[:3], counts[4]], strict=True)
+        errors = [abs(a - b) for a, b in shown]
         assert found[tick] == pytest.approx(np.mean(errors))
         inside = [error <= snapshot["error"] for error in errors]
         assert within[tick] == pytest.approx(np.mean(inside))
@@ -423,58 +441,6 @@ def test_half_that_are_never_shown_leave_no_median_delay() -> None:
     delays.add(reached, np.array([4, 0, 0], dtype=np.int32))
     found = {(metric, size): value for metric, size, value in delays.metrics()}
     assert found == {("passed", 1): 4, ("found", 1): 0.25, ("delay_mean", 1): 3}
-
-
-def test_sums_and_means_are_compared_with_those_of_the_bounded_numbers(
-    tmp_path: Path,
-) -> None:
-    """Every event's number counts for its first two items; numbers are whole steps, some clamped."""
-    some = events(1_500, seconds=12.0)
-    for place, event in enumerate(some):
-        event["paid"] = place % 9 - 1
-    of = {"field": "paid", "from": 0, "to": 6, "step": 1}
-    snapshots: list[dict[str, Any]] = []
-    histogram = unk(keys=["a", "b"], epsilon=6.0, sum=of)
-    settings = settings_of(tmp_path, [histogram])
-    results = backtest(settings, tmp_path, some, seeds=2, top=TOP, snapshots=snapshots)
-    names = ("sum_error_mean", "sum_coverage", "mean_error_mean", "mean_coverage")
-    found = {name: numbers(results, name) for name in names}
-    measured = 0
-    for end in sorted({snapshot["end"] for snapshot in snapshots}):
-        off = []
-        sums_hold = []
-        means_off = []
-        hold = []
-        for snapshot in (one for one in snapshots if one["end"] == end):
-            exact: dict[str, list[int]] = defaultdict(list)
-            for event in some:
-                if event["ts"] < end and event["key"] == snapshot["key"]:
-                    for label, _ in bounded(event, 2, 1):
-                        exact[label].append(min(max(int(event["paid"]), 0), 6))  # type: ignore[call-overload]
-            labels = (label for label, _ in snapshot["items"])
-            for label, (total, mean, low, high) in zip(
-                labels, snapshot["sums"], strict=True
-            ):
-                paid = exact[label]
-                if paid:
-                    off.append(abs(total - sum(paid)))
-                    sums_hold.append(off[-1] <= 1.96 * snapshot["sum"]["sd"])
-                    hold.append(low <= sum(paid) / len(paid) <= high)
-                    means_off += (
-                        [] if mean is None else [abs(mean - sum(paid) / len(paid))]
-                    )
-        tick = end // 1_000
-        wanted = dict(zip(names, (off, sums_hold, means_off, hold), strict=True))
-        for name, values in wanted.items():
-            if values and tick in found[name]:
-                assert found[name][tick] == pytest.approx(np.mean(values), rel=1e-3), (
-                    name,
-                    tick,
-                )
-                measured += 1
-    assert measured > 20
-    for run in (0, 1):
-        assert 0.8 < numbers(results, "mean_coverage", seed=run)[0] <= 1
 
 
 @pytest.mark.slow
