@@ -21,6 +21,9 @@ from tests.contract.stage import (
     steps_of,
 )
 from tests.contract.variants import MAXIMA, PER_TICK, Variant, built
+from tests.mechanisms.counters import line
+from tests.mechanisms.counters.active import nodes_of_path
+from tests.mechanisms.counters.lifted import nodes_of
 from workers.arrays.types import Longs
 from workers.mechanisms.counters.ranks import ranks_of
 from workers.mechanisms.mechanism import Mechanism
@@ -73,56 +76,20 @@ def counter_moves(
 ) -> Iterator[tuple[Cell, Fraction]]:
     """Return how an event of `amount` in `tick` changes the statistics of one item's counter.
 
-    lifted: level by level, d[k] = s[2k] - s[2k + 1] and the next s[k] = s[2k] + s[2k + 1] +
-    (d[k + 1] - d[k - 1]) / 8, with d[-1] = -d[0] and d[n] = -d[n - 1]; then the total. Blocks begin
-    `offset` ticks before tick 1.
-    line: the same for all k, without d[-1]; then every s[k] of the highest level, above it.
+    lifted, line: the nodes of the records, where blocks begin `offset` ticks before tick 1.
     tree, laplace tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = binom(2k, k) / 4^k,
     k = t - s.
     """
     kind = public["kind"]
     last = tick - 1
     if kind == "lifted":
-        sums = {last + public["offset"]: Fraction(amount)}
-        for level in range(1, public["levels"] + 1):
-            end = (1 << (public["levels"] - level)) - 1
-            touched = {k >> 1 for k in sums}
-            d = {
-                k: sums.get(2 * k, Fraction(0)) - sums.get(2 * k + 1, 0)
-                for k in touched
-            }
-            yield from (((level, k), change) for k, change in d.items() if change)
-
-            def beyond(k: int, d: dict[int, Fraction] = d, end: int = end) -> Fraction:
-                if k in (-1, end + 1):
-                    return -d.get(0 if k < 0 else end, Fraction(0))
-                return d.get(k, Fraction(0))
-
-            near = {k + step for k in touched for step in (-1, 0, 1)} & set(
-                range(max(min(touched) - 1, 0), min(max(touched) + 1, end) + 1)
-            )
-            sums = {
-                k: sums.get(2 * k, 0)
-                + sums.get(2 * k + 1, 0)
-                + (beyond(k + 1) - beyond(k - 1)) / 8
-                for k in near
-            }
-        yield (0, 0), sums[0]
+        counts = {last + public["offset"]: amount}
+        yield from nodes_of(counts, public["levels"]).items()
     elif kind == "line":
-        sums = {last + public["offset"]: Fraction(amount)}
-        for level in range(1, public["levels"] + 1):
-            touched = {k >> 1 for k in sums}
-            nodes = {k: sums.get(2 * k, 0) - sums.get(2 * k + 1, 0) for k in touched}
-            yield from (
-                ((level, k), Fraction(change)) for k, change in nodes.items() if change
-            )
-            sums = {
-                k: Fraction(sums.get(2 * k, 0) + sums.get(2 * k + 1, 0))
-                + Fraction(nodes.get(k + 1, 0) - nodes.get(k - 1, 0)) / 8
-                for k in {k + step for k in touched for step in (-1, 0, 1)}
-            }
-        for k, change in sums.items():
-            yield (public["levels"] + 1, k), change
+        levels = public["levels"]
+        nodes = line.analyze({last + public["offset"]: amount}, levels)
+        for node, change in nodes.items():
+            yield node, Fraction(change, 8**levels)
     elif kind in ("tree", "laplace tree"):
         for level in range(public["levels"]):
             yield (level, last // public["radix"] ** level), Fraction(amount)
@@ -202,14 +169,18 @@ class Actives(Adapter):
         }
         for i, window in enumerate(windows):
             for label in labels:
-                path = {}
+                path = dict[int, int]()
                 for t in range(1, len(other) + window["window"] + window["hop"]):
                     before = self._users(first.stream, label, t, window)
                     after = self._users(other, label, t, window)
                     if after != before:
-                        path[t + window["offset"]] = Fraction(after - before)
-                for node, change in self._nodes(path, window["levels"]):
-                    found.add_number(number(label, node, i << 40), -change)
+                        path[t + window["offset"]] = after - before
+                levels = window["levels"]
+                for (level, k), change in nodes_of_path(path, levels).items():
+                    # The record's end K is the counter's K - 1.
+                    node = level, k - (level > levels)
+                    change_of_node = Fraction(-change, 8**levels)
+                    found.add_number(number(label, node, i << 40), change_of_node)
         return found
 
     def _users(
@@ -223,27 +194,6 @@ class Actives(Adapter):
             max((tick.get(NAME, {}).get(kind, 0) for tick in ticks), default=0)
             for kind in kinds
         )
-
-    def _nodes(
-        self, path: Mapping[int, Fraction], levels: int
-    ) -> Iterator[tuple[Cell, Fraction]]:
-        """Yield the nodes of a path, and then its ends (T8 of 0036)."""
-        for level in range(1, levels + 1):
-            blocks = {(place + step) >> 1 for place in path for step in (-2, 0)}
-            nodes = {}
-            for k in blocks:
-                sides = path.get(2 * k, 0) + path.get(2 * k + 2, 0)
-                nodes[k] = Fraction(2 * path.get(2 * k + 1, 0) - sides)
-            yield from (((level, k), change) for k, change in nodes.items() if change)
-            near = {k + step for k in blocks for step in (0, 1)}
-            path = {
-                k: path.get(2 * k, Fraction(0))
-                + (nodes.get(k, Fraction(0)) + nodes.get(k - 1, Fraction(0))) / 8
-                for k in near
-            }
-        for k, change in path.items():
-            if change:
-                yield (levels + 1, k - 1), change
 
 
 class OneShots(Adapter):

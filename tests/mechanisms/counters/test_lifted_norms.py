@@ -16,6 +16,7 @@ from bench.lifted_haar import (
     in_units,
     unbounded_cost,
 )
+from tests.mechanisms.counters.lifted import nodes_of
 from workers.mechanisms.counters import lifted
 from workers.mechanisms.counters.lifted import unbounded_weights, weights
 
@@ -37,23 +38,13 @@ def largest(levels: int) -> Fraction:
 
 def cost_at(tick: int, pairs: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
     """Return the cost of one tick at any horizon, by the definition of the transform."""
-    sums = {tick: Fraction(1)}
     cost = Fraction(0)
-    none = Fraction(0)
-    for level, (interior, edge) in enumerate(pairs, 1):
-        last = (1 << (len(pairs) - level)) - 1
-        blocks = {place >> 1 for place in sums}
-        nodes = {k: sums.get(2 * k, none) - sums.get(2 * k + 1, none) for k in blocks}
-        for k, node in nodes.items():
+    levels = len(pairs)
+    for (level, k), node in nodes_of({tick: 1}, levels).items():
+        if level:
+            interior, edge = pairs[level - 1]
+            last = (1 << (levels - level)) - 1
             cost += node**2 * (edge if k in (0, last) else interior)
-        nodes[-1], nodes[last + 1] = -nodes.get(0, none), -nodes.get(last, none)
-        sums = {
-            k: sums.get(2 * k, none)
-            + sums.get(2 * k + 1, none)
-            + (nodes.get(k + 1, none) - nodes.get(k - 1, none)) / 8
-            for k in {block + i for block in blocks for i in (-1, 0, 1)}
-            if 0 <= k <= last
-        }
     return cost
 
 

@@ -19,7 +19,6 @@ from workers.mechanisms.counters.base import rounded_up
 from workers.mechanisms.counters.line import (
     MOST_LEVELS,
     SCALED,
-    LineColumns,
     LineCounter,
     WindowShape,
     cost_of,
@@ -28,16 +27,9 @@ from workers.mechanisms.counters.line import (
     rest_of,
     weights,
 )
-from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 from workers.runtime.frozen import thawed
 
 RHO = 0.05
-KEY = NoiseKey(bytes(range(32)))
-TAGS = KEY.tags("", [f"item{i}".encode() for i in range(40)])
-
-
-def stream_of(number: int = 0) -> NoiseStream:
-    return KEY.stream(number.to_bytes(16, "little"))
 
 
 # (windows, hops)
@@ -259,15 +251,3 @@ def test_a_window_that_cannot_be_is_refused(
 
 
 # ---- noise
-
-
-@pytest.mark.parametrize(("windows", "hops"), BOARDS)
-def test_columns_give_what_each_window_draws(
-    windows: list[int], hops: list[int]
-) -> None:
-    counters = line_counters(windows, hops, RHO)
-    columns = LineColumns(counters, stream_of())
-    for t in (1, 2, 3, 50, 51, 2**40 - 1):
-        found = columns.at(t, TAGS)
-        for counter, noise in zip(counters, found, strict=True):
-            np.testing.assert_array_equal(noise, counter.draw(stream_of(), t, TAGS))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.mechanisms.counters import line
+from tests.mechanisms.counters.lifted import Nodes, nodes_of
 from workers.mechanisms.counters import ranks
 from workers.mechanisms.counters.ranks import (
     RankColumns,
@@ -22,32 +23,15 @@ from workers.mechanisms.noise.keyed import NoiseKey
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(b"noise of ranks  ")
 TAGS = KEY.tags("k", [b"%d" % i for i in range(3)])
-Node = tuple[int, int]
-Column = dict[Node, Fraction]
 
 
 @cache
-def column(bucket: int, levels: int) -> Column:
-    """Return C e_b by its definition: the value nodes of a count of 1 in one bucket."""
-    sums = {bucket: Fraction(1)}
-    nodes: Column = {}
-    for level in range(1, levels + 1):
-        last = (1 << (levels - level)) - 1
-        blocks = {k >> 1 for k in sums}
-        own = {k: sums.get(2 * k, 0) - sums.get(2 * k + 1, Fraction(0)) for k in blocks}
-        # Reflected beyond the edges.
-        padded = own | {-1: -own.get(0, Fraction(0))}
-        padded[last + 1] = -own.get(last, Fraction(0))
-        near = {k + i for k in blocks for i in (-1, 0, 1)} & set(range(last + 1))
-        lifts = {k: padded.get(k + 1, 0) - padded.get(k - 1, Fraction(0)) for k in near}
-        sums = {
-            k: sums.get(2 * k, 0) + sums.get(2 * k + 1, 0) + lifts[k] / 8 for k in near
-        }
-        nodes |= {(level, k): node for k, node in own.items() if node}
-    return nodes | {(0, 0): sums[0]}
+def column(bucket: int, levels: int) -> Nodes:
+    """Return C e_b: the value nodes of a count of 1 in one bucket."""
+    return nodes_of({bucket: 1}, levels)
 
 
-def product(one: Column, other: Column, levels: int) -> Fraction:
+def product(one: Nodes, other: Nodes, levels: int) -> Fraction:
     """Return the weighted product of what two buckets' counts do to the nodes."""
     transform = ranks_of(1 << levels)
     shared = one.keys() & other.keys()
@@ -124,7 +108,7 @@ def test_what_several_buckets_cost_is_at_most_that_of_the_worst_pairs(
     ]
     pair = (transform.units(2) / 2 - 1) * transform.of_event
     assert max(pairs) <= pair <= max(pairs) + Fraction(2, 4096)
-    every: Column = {}
+    every: Nodes = {}
     for nodes in columns:
         for v, node in nodes.items():
             every[v] = every.get(v, Fraction(0)) + node
