@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -19,8 +19,9 @@ from workers.mechanisms.running.on_counters import SUM_CELLS
 from workers.mechanisms.running.sliding import Sliding, SlidingState
 
 KEYS = ("k", "other")
-Tick = Mapping[tuple[str, bytes], tuple[int, int]]
-"""(stream key, label) -> count and steps of one tick."""
+TICK_MS = 10
+Tick = Mapping[tuple[str, bytes], Any]
+"""(stream key, label) -> count and steps of one tick, or its users."""
 Shown = tuple[Any, ...]
 
 
@@ -28,18 +29,18 @@ def sliding(
     mechanism: str = "unk_base",
     windows: Sequence[int] = (2, 5, 8),
     hops: Sequence[int] | None = None,
+    unit: str = "event",
     **changes: Any,
 ) -> Sliding:
     """Return the mechanism of windows of so many ticks; hops may differ between short ones."""
-    tick_ms = 10
-    in_ms = tuple(ticks * tick_ms for ticks in windows)
-    options = SMALL | {"horizon": "never", "tick_ms": tick_ms, "windows": in_ms}
+    in_ms = tuple(ticks * TICK_MS for ticks in windows)
+    options = SMALL | {"horizon": "never", "tick_ms": TICK_MS, "windows": in_ms}
     options |= {"epsilon": 20.0, "delta": 0.01} | changes
     made = MECHANISMS[mechanism](**options)
     if hops is None:
-        return expect_type(Sliding, build(made))
+        return expect_type(Sliding, build(made, unit))
     with patch.object(HistogramConfig, "hops", tuple(hops)):
-        return expect_type(Sliding, build(made))
+        return expect_type(Sliding, build(made, unit))
 
 
 def messages(tick: Tick, number: int, with_sums: bool) -> Parts:
@@ -89,15 +90,17 @@ class Board:
         self.stored: dict[str, bytes] = {}
 
     def step(self, t: int, tick: Tick, number: int = 1) -> Shown:
-        with_sums = self.mechanism.config.sum is not None
         ledger = self.state.ledger
         state, releases = self.mechanism.step(
-            self.state, t, messages(tick, number, with_sums), self.noise
+            self.state, t, self.messages(tick, number), self.noise
         )
         self.state = expect_type(SlidingState, state)
         if self.state.ledger is not ledger:
             self.stored = {}
         return by_label(self.state, releases)
+
+    def messages(self, tick: Any, number: int) -> Parts:
+        return messages(tick, number, self.mechanism.config.sum is not None)
 
     def store(self) -> None:
         store(self.state, self.stored)
@@ -121,6 +124,7 @@ class Rules:
     rest: int = 0  # ticks by which the rest is too short
     only_with_events: bool = False  # tests only in ticks with an event of the item
     memory_is_window: bool = False  # W in place of E
+    memory: int = 0  # ticks by which the memory is too short
     bar: int = 0  # by which the threshold is too high
     leaves_at: int = 0  # the largest count with which a label leaves
     unwatched: int = 0  # ticks by which the watch is too short
@@ -153,7 +157,10 @@ class Model:
             self.last[item] = t
         items = list(self.met)
         exact = [self._window(i, t) for i in range(len(mechanism.windows))]
-        noise = [self._noise(mechanism.windows[i], t, items) for i in range(len(exact))]
+        noise = [
+            self._noise(window, t, items, self.cells(i))
+            for i, window in enumerate(mechanism.windows)
+        ]
         noisy = [
             {item: exact[i][item][0] + noise[i][item] for item in items}
             for i in range(len(exact))
@@ -175,16 +182,30 @@ class Model:
         begins = tuple(window.begin(t) for window in mechanism.windows)
         return tuple(found), begins
 
-    def _window(self, i: int, t: int) -> dict[tuple[str, bytes], tuple[int, int]]:
+    def cells(self, i: int) -> Any:
+        """Return what the noise of a window's counts has beside the items' tags."""
+        return None
+
+    def memory_of(self, i: int) -> int:
         window = self.mechanism.windows[i]
-        begin = (t - window.window) // window.hop * window.hop
-        begin += self.rules.shorter - self.rules.late
+        memory = window.window + window.hop - 1
+        if not self.rules.memory_is_window:
+            memory += self.mechanism.rest
+        return memory
+
+    def _window(self, i: int, t: int) -> dict[tuple[str, bytes], tuple[int, int]]:
         counts: dict[tuple[str, bytes], tuple[int, int]] = defaultdict(lambda: (0, 0))
-        for s in range(begin + 1, t + 1):
-            for item, (n, steps) in self.ticks.get(s, {}).items():
+        for tick in self.ticks_in(i, t):
+            for item, (n, steps) in tick.items():
                 before = counts[item]
                 counts[item] = before[0] + n, before[1] + steps
         return counts
+
+    def ticks_in(self, i: int, t: int) -> Iterator[Any]:
+        window = self.mechanism.windows[i]
+        begin = (t - window.window) // window.hop * window.hop
+        begin += self.rules.shorter - self.rules.late
+        return (self.ticks.get(s, {}) for s in range(begin + 1, t + 1))
 
     def _noise(
         self, window: Any, t: int, items: Sequence[tuple[str, bytes]], cells: Any = None
@@ -214,11 +235,8 @@ class Model:
                 continue
             if self.rules.only_with_events and item not in tick:
                 continue
-            for i, window in enumerate(mechanism.windows):
-                memory = window.window + window.hop - 1
-                if not self.rules.memory_is_window:
-                    memory += mechanism.rest
-                if last > t - memory:
+            for i in range(len(mechanism.windows)):
+                if last > t - self.memory_of(i) + self.rules.memory:
                     self.tested += 1
                     bar = (mechanism.threshold_of(i) or 0) + self.rules.bar
                     if noisy[i][item] > bar:

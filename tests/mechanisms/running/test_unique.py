@@ -1,6 +1,7 @@
 """Unique users of the last W: against plain Python, over restarts, forgetting, and planted faults."""
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -11,25 +12,21 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from tests.mechanisms.small import KEY, SMALL, STREAM, start
-from tests.mechanisms.stored import read_back, store
+from tests.mechanisms.running import boards
+from tests.mechanisms.running.boards import KEYS, Rules
+from tests.mechanisms.small import KEY, STREAM, start
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes
-from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.mechanism import State, WindowReleases, expect_type
-from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.ledger import Contributions, Parts
+from workers.mechanisms.mechanism import expect_type
 from workers.mechanisms.running import sliding, unique
 from workers.mechanisms.running.discovery import window_threshold
 from workers.mechanisms.running.unique import UniqueState, UniqueUsers
 from workers.runtime.errors import StateRefused
 
-KEYS = ("k", "other")
-TICK_MS = 10
 Item = tuple[str, bytes]
-Tick = set[tuple[str, bytes, int]]
-"""(stream key, label, user) of one tick."""
-Shown = list[dict[Item, int]]
+Tick = Mapping[Item, set[int]]
+"""(stream key, label) -> users of one tick."""
 DIGESTS = np.random.default_rng(7).integers(1 << 63, size=(500, 2), dtype=np.uint64)
 
 
@@ -40,15 +37,10 @@ def users_of(
     **changes: Any,
 ) -> UniqueUsers:
     """Return the mechanism of windows of so many ticks, with little noise."""
-    in_ms = tuple(TICK_MS * ticks for ticks in windows)
-    options = SMALL | {"horizon": "never", "tick_ms": TICK_MS, "windows": in_ms}
-    options |= {"unique_users": True, "user_period": 2, "max_items_per_user": 3}
-    options |= {"epsilon": 40.0, "delta": 0.01} | changes
-    made = MECHANISMS[mechanism](**options)
-    if hops is None:
-        return expect_type(UniqueUsers, build(made, "user"))
-    with patch.object(HistogramConfig, "hops", tuple(hops)):
-        return expect_type(UniqueUsers, build(made, "user"))
+    options = {"unique_users": True, "user_period": 2, "max_items_per_user": 3}
+    options |= {"epsilon": 40.0} | changes
+    made = boards.sliding(mechanism, windows, hops, "user", **options)
+    return expect_type(UniqueUsers, made)
 
 
 def message(rows: Sequence[tuple[str, bytes, int]]) -> tuple[Contributions, Codes]:
@@ -66,135 +58,36 @@ def message(rows: Sequence[tuple[str, bytes, int]]) -> tuple[Contributions, Code
     return part, np.arange(len(KEYS), dtype=np.int32)
 
 
-class Board:
-    """The mechanism with a store, as an owner partition keeps it."""
-
-    def __init__(self, mechanism: UniqueUsers) -> None:
-        self.mechanism = mechanism
-        self.state: State = start(mechanism, KEYS)
-        self.noise = mechanism.noise(STREAM)
-        self.stored: dict[str, bytes] = {}
-
-    def step(self, t: int, tick: Tick, number: int = 1) -> Shown:
-        rows = sorted(tick)
+class Board(boards.Board):
+    def messages(self, tick: Tick, number: int) -> Parts:
+        rows = sorted((*item, user) for item, users in tick.items() for user in users)
         parts = [message(rows[i::number]) for i in range(number)]
         if number > 1 and rows:
             parts.append(message(rows[:1]))  # told twice
-        ledger = self.state.ledger
-        self.state, found = self.mechanism.step(self.state, t, parts, self.noise)
-        if self.state.ledger is not ledger:
-            self.stored = {}
-        releases = expect_type(WindowReleases, found)
-        return [self._named(one.rows, one.counts) for one in releases.releases]
-
-    def _named(self, rows: np.ndarray, counts: np.ndarray) -> dict[Item, int]:
-        ledger = self.state.ledger
-        pairs = zip(rows.tolist(), counts.tolist(), strict=True)
-        return {(KEYS[int(ledger.keys[row])], ledger.label(row)): n for row, n in pairs}
+        return parts
 
     @property
-    def pairs(self) -> unique.Pairs:
-        return expect_type(UniqueState, self.state).pairs
-
-    def store(self) -> None:
-        store(self.state, self.stored)
-
-    def restart(self) -> None:
-        self.store()
-        self.load(self.stored)
-
-    def load(self, blocks: Mapping[str, bytes]) -> None:
-        self.state = read_back(self.mechanism, blocks, self.state.key_tags)
-        self.noise = self.mechanism.noise(STREAM)
+    def unique(self) -> UniqueState:
+        return expect_type(UniqueState, self.state)
 
 
-class Model:
-    """The rule in plain Python: it forgets nothing, and counts every window anew."""
+class Model(boards.Model):
+    """The rule of windows, with different users in place of counts."""
 
-    def __init__(
-        self,
-        mechanism: UniqueUsers,
-        *,
-        late: int = 0,
-        shorter: int = 0,
-        memory: int = 0,
-    ) -> None:
-        self.mechanism = mechanism
-        self._late = late
-        self._shorter = shorter
-        self._memory = memory
-        self.ticks: dict[int, Tick] = {}
-        self.last: dict[Item, int] = {}
-        self.shown: set[Item] = set()
-        self.left: dict[Item, int] = {}
-        self.tested = 0
-        for key in KEYS:
-            for label in mechanism.domain():
-                self.last[key, label] = 0
+    def cells(self, i: int) -> Any:
+        return unique.cells_of_window(i)
 
-    def step(self, t: int, tick: Tick) -> Shown:
-        mechanism = self.mechanism
-        known = bool(mechanism.domain())
-        tick = {row for row in tick if not known or row[:2] in self.last}
-        self.ticks[t] = tick
-        for key, label, _ in tick:
-            self.last[key, label] = t
-        items = list(self.last)
-        noisy = []
-        for i, window in enumerate(mechanism.windows):
-            exact = self._counts(i, t)
-            noise: list[int] = []
-            if items:
-                tags = np.concatenate([KEY.tags(key, [label]) for key, label in items])
-                noise = window.draw(
-                    STREAM, t, tags ^ unique.cells_of_window(i)
-                ).tolist()
-            pairs = zip(items, noise, strict=True)
-            noisy.append({item: exact.get(item, 0) + z for item, z in pairs})
-        if not known:
-            self._discover(t, noisy)
-        printed = set(items) if known else set(self.shown)
-        found = [
-            {item: n for item, n in own.items() if item in printed} for own in noisy
-        ]
-        if not known:
-            longest = max(range(len(noisy)), key=lambda i: mechanism.windows[i].window)
-            if t % mechanism.windows[longest].window == 0:
-                for item in printed:
-                    if noisy[longest][item] <= 0:
-                        self.shown.discard(item)
-                        self.left[item] = t
-        return found
-
-    def _counts(self, i: int, t: int) -> dict[Item, int]:
+    def memory_of(self, i: int) -> int:
         window = self.mechanism.windows[i]
-        begin = (t - window.window) // window.hop * window.hop
-        users: dict[Item, set[int]] = {}
-        for s in range(max(1, begin + 1 + self._shorter - self._late), t + 1):
-            for key, label, user in self.ticks.get(s, ()):
-                users.setdefault((key, label), set()).add(user)
-        return {item: len(of) for item, of in users.items()}
+        return int(window.most_ticks + 3 * 2**window.levels - 2)
 
-    def _discover(self, t: int, noisy: Sequence[Mapping[Item, int]]) -> None:
-        mechanism = self.mechanism
-        rest = max(3 * 2**window.levels - 2 for window in mechanism.windows)
-        watched = 7 * max(window.window for window in mechanism.windows)
-        for item, last in self.last.items():
-            left = self.left.get(item, -(1 << 60))
-            if item not in self.shown and t <= left + watched:
-                bars = [mechanism.bar_of(i) for i in range(len(noisy))]
-                if any(own[item] > bar for own, bar in zip(noisy, bars, strict=True)):
-                    self.shown.add(item)
-            if item in self.shown or t <= left + watched + rest:
-                continue
-            for i, window in enumerate(mechanism.windows):
-                remembered = window.most_ticks + 3 * 2**window.levels - 2 - self._memory
-                if last > t - remembered:
-                    self.tested += 1
-                    threshold = mechanism.threshold_of(i)
-                    assert threshold is not None
-                    if noisy[i][item] > threshold:
-                        self.shown.add(item)
+    def _window(self, i: int, t: int) -> dict[Item, tuple[int, int]]:
+        users: dict[Item, set[int]] = defaultdict(set)
+        for tick in self.ticks_in(i, t):
+            for item, own in tick.items():
+                users[item] |= own
+        counts = {item: (len(own), 0) for item, own in users.items()}
+        return defaultdict(lambda: (0, 0), counts)
 
 
 def stream(seed: int, ticks: int, users: int = 60) -> list[Tick]:
@@ -206,10 +99,11 @@ def stream(seed: int, ticks: int, users: int = 60) -> list[Tick]:
     for t in range(ticks):
         if t % 40 == 0:
             active = rng.sample(items, 3)
-        tick = Tick()
-        for key, label in active if rng.random() < 0.8 else ():
+        tick = dict[Item, set[int]]()
+        for item in active if rng.random() < 0.8 else ():
             number = rng.choice([0, 1, 2, 30])
-            tick |= {(key, label, rng.randrange(users)) for _ in range(number)}
+            if number:
+                tick[item] = {rng.randrange(users) for _ in range(number)}
         found.append(tick)
     return found
 
@@ -243,7 +137,7 @@ def test_every_tick_is_as_in_plain_python_over_restarts_and_forgetting(
                 board.restart()
             elif rng.random() < 0.2:
                 board.store()
-            pairs.append(board.pairs.n)
+            pairs.append(board.unique.pairs.n)
     if shape != "known":
         assert model.shown or model.left
         assert len(model.left) > 1
@@ -251,21 +145,22 @@ def test_every_tick_is_as_in_plain_python_over_restarts_and_forgetting(
 
 
 @pytest.mark.parametrize(
-    "flaw",
-    [{"late": 1}, {"shorter": 1}, {"memory": 1}],
-    ids=["late", "W - 1", "memory"],
+    "flaw", [Rules(late=1), Rules(shorter=1), Rules(memory=1)], ids=str
 )
-def test_planted_faults_are_found(flaw: dict[str, int]) -> None:
+def test_another_rule_gives_other_releases(flaw: Rules) -> None:
     """An expiry a tick late, W - 1 for W, and a memory that is a tick too short."""
-    mechanism = users_of(windows=(4, 6), epsilon=2.0)
-    differs = False
-    for seed in range(12):
-        right = Model(mechanism)
-        wrong = Model(mechanism, **flaw)
+    mechanism = users_of(windows=(4, 6), epsilon=0.5, delta=0.4)
+
+    def seen(seed: int) -> bool:
+        board = Board(mechanism)
+        model = Model(mechanism, flaw)
         for t, tick in enumerate(stream(seed, 200), 1):
-            differs |= right.step(t, tick) != wrong.step(t, tick)
-        differs |= right.tested != wrong.tested
-    assert differs
+            more = {**tick, ("k", b"once %d" % t): {t}}
+            if board.step(t, more) != model.step(t, more):
+                return True
+        return False
+
+    assert any(seen(seed) for seed in range(24))
 
 
 def test_a_user_counts_once_however_often_and_in_each_window() -> None:
@@ -274,10 +169,8 @@ def test_a_user_counts_once_however_often_and_in_each_window() -> None:
     board = Board(mechanism)
     item = "k", b"0"
     for t in range(1, 30):
-        tick = {(*item, user) for user in range(100)} if t in (1, 2, 3) else Tick()
-        state = expect_type(UniqueState, board.state)
-        board.step(t, tick)
-        state = expect_type(UniqueState, board.state)
+        board.step(t, {item: set(range(100))} if t in (1, 2, 3) else {})
+        state = board.unique
         for i, window in enumerate((4, 8)):
             row = int(np.flatnonzero(state.ledger.keys == 0)[0])
             assert int(state.counts(i)[row]) == (100 if t < 3 + window else 0)
@@ -339,18 +232,21 @@ def test_a_period_adds_no_more_tests_than_are_paid_for() -> None:
     assert most == 4 + window.most_ticks + 3 * 2**window.levels - 3
     model = Model(mechanism)
     for t in range(1, 200):
-        tick = {("k", b"0", 1)} if t in (41, 44) else Tick()
-        model.step(t, tick)
+        model.step(t, {("k", b"0"): {1}} if t in (41, 44) else {})
     assert model.tested == most
 
 
 def test_thresholds_cover_all_periods_that_a_window_touches() -> None:
     """T7: events of users; a window of 8 ticks touches 4 periods of 3, one of 5 touches 2 of 5."""
     for window, period, touched in ((8, 3, 4), (5, 5, 2), (4, 40, 2), (1, 1, 1)):
-        options = SMALL | {"horizon": "never", "tick_ms": TICK_MS, "max_count": 7}
-        options |= {"windows": (TICK_MS * window,)}
-        options |= {"user_period": period, "max_items_per_user": 3, "max_items": 2}
-        mechanism = build(MECHANISMS["unk_base"](**options), "user")
+        options: dict[str, Any] = {
+            "user_period": period,
+            "max_items_per_user": 3,
+            "max_items": 2,
+        }
+        mechanism = boards.sliding(
+            windows=(window,), unit="user", max_count=7, **options
+        )
         assert type(mechanism) is sliding.Sliding
         [line] = mechanism.windows
         delta = mechanism.delta_discovery
