@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.events.reading import shape
-from tests.kafka.produced import produce_batch, two_members
 from tests.replay.site import (
     Place,
     Printed,
@@ -247,31 +246,3 @@ def test_partitions_that_joined_give_equal_bytes(
     [tick] = {what.tick for what in site.contributed() if what.label == "early"}
     lane = site.settings.histograms[0].lane
     assert lane.end_ms(tick - 1) > early_ms  # late, since it had to wait
-
-
-def test_what_the_worker_reads_is_replayed_up_to_an_open_transaction(
-    bootstrap: str, tmp_path: Path, capsys: Printed
-) -> None:
-    """A gzip batch of two members must neither block the reader nor silently end the replay early."""
-    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
-    start_ms = 1_700_000_000_000
-    at = iter(range(start_ms, start_ms + 1_000))
-    produce_batch(
-        bootstrap, site.topic, 0, two_members(sale("a", next(at)) for _ in range(100))
-    )
-    upstream = site.connection.producer(f"{site.name}-upstream")
-    upstream.init_transactions(60)
-    upstream.begin_transaction()
-    upstream.produce(site.topic, json.dumps(sale("held", next(at))))
-    assert upstream.flush(60) == 0
-    site.produce(0, [sale("behind", next(at)) for _ in range(50)])
-    run = ["replay", "-c", str(site.config), "--topic"]
-    where = f"{site.topic}[0]: ends at offset 100, where a transaction is open that hides up to 51"
-    capsys.readouterr()
-    assert execute(run) == 0
-    errors = capsys.readouterr().err
-    assert "replay: 100 events, 0 rejected" in errors and where in errors
-    upstream.commit_transaction(60)
-    assert execute(run) == 0
-    errors = capsys.readouterr().err
-    assert "replay: 151 events, 0 rejected" in errors and "transaction" not in errors

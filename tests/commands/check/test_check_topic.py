@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.produced import produce_batch, two_members
 from tests.quietcount import Quietcount
 from tests.worker.harness import Site, unk, until
 from workers.commands.check.examine import examine
@@ -107,25 +106,6 @@ def test_exit_code_is_2_for_a_missing_topic_and_an_unreachable_broker(
     site.document["kafka"]["bootstrap"] = "127.0.0.1:1"
     line = quietcount(f"check -c {site.write(site.document)}", code=2).line
     assert "no broker answered" in line
-
-
-def test_what_the_worker_reads_is_read_up_to_an_open_transaction(
-    bootstrap: str, tmp_path: Path, quietcount: Quietcount
-) -> None:
-    """Of a gzip batch of two members, which librdkafka does not read, it once showed half."""
-    site = Site(bootstrap, tmp_path, [unk()], partitions=2)
-    produce_batch(bootstrap, site.topic, 0, two_members(event(i) for i in range(100)))
-    producer = site.connection.producer(f"{site.name}-upstream")
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    producer.produce(site.topic, json.dumps(event(0)), partition=1)
-    assert producer.flush(60) == 0
-    shown = quietcount(f"check -c {site.config}").words
-    where = f"! {site.topic}[1]: ends at offset 0, where a transaction is open"
-    assert "accepted 100 100.0 %" in shown and where in shown
-    producer.commit_transaction(60)
-    shown = quietcount(f"check -c {site.config}").words
-    assert "accepted 101 100.0 %" in shown and "transaction" not in shown
 
 
 def test_a_wrong_date_at_the_beginning_of_any_partition_is_told(

@@ -16,7 +16,6 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 
 from tests.admin import admin_of
 from tests.commands.init.topics import events, partition_of
-from tests.kafka.produced import produce_batch, two_members
 from tests.quietcount import Quietcount
 from workers.commands.init.sample import sample_of
 from workers.kafka.clients import Connection
@@ -107,27 +106,6 @@ def test_a_file_is_written_once_with_next_steps(
     # Its topics are there now: a second file gets another name, so that it cannot meddle with the first.
     quietcount(f"{run} --output second.toml")
     assert load("second.toml").worker.name == f"{topic}-2"
-
-
-def test_what_the_worker_reads_is_read_up_to_an_open_transaction(
-    bootstrap: str, directory: Path, quietcount: Quietcount
-) -> None:
-    """Of a gzip batch of two members, which librdkafka does not read, it once saw half."""
-    topic = made(bootstrap, [])
-    orders = [event for _, event in events("orders", 600)]
-    produce_batch(bootstrap, topic, 0, two_members(orders))
-    upstream = Connection(bootstrap).producer(f"{topic}-upstream")
-    upstream.init_transactions(60)
-    upstream.begin_transaction()
-    upstream.produce(topic, b"held", partition=0)
-    assert upstream.flush(60) == 0
-    sample = sample_of(Connection(bootstrap), topic, 10_000)
-    values = [json.loads(record.value or b"") for record in sample.records]
-    assert values == orders and not sample.stopped
-    run = options(bootstrap, topic, "x.toml", "--keys public")
-    where = f"{topic}[0]: ends at offset 600, where a transaction is open"
-    assert where in quietcount(run).err
-    upstream.abort_transaction(60)
 
 
 @pytest.mark.parametrize(
