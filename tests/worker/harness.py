@@ -352,6 +352,21 @@ class Site:
         succeed("audit", "-c", str(self.config), *further)
         assert_contiguous(self.snapshots())
 
+    def check_forged(self, snapshot: Mapping[str, Any]) -> None:
+        """Publish a snapshot again with one more of its first item; assert that audit finds it."""
+        (label, count), *others = snapshot["items"]
+        forged = {**snapshot, "items": [[label, count + 1], *others]}
+        settings = self.settings
+        topics = dict(
+            pair for one in settings.histograms for pair in settings.outputs(one)
+        )
+        value = json.dumps(forged, separators=(",", ":")).encode()
+        topic = topics[snapshot["histogram"]]
+        self.produce(0, [value], key=snapshot["key"].encode(), topic=topic)
+        done = self.audit()
+        assert done.returncode == 1
+        assert "does not follow from the contributions" in done.stdout
+
     def verify(self, key: str, *copies: str) -> str:
         """Assert that `verify` finds nothing, with the public key of a signing key's file."""
         public = read_signing_key(self.directory / key).public

@@ -9,22 +9,6 @@ from tests.worker.harness import Site, known, now_ms, sale, until
 pytestmark = pytest.mark.slow
 
 
-def test_idle_partitions_close_ticks_by_the_wall_clock(
-    cluster: str, tmp_path: Path
-) -> None:
-    """A quiet shop must not hold up all others; empty ticks are published as well."""
-    site = Site(cluster, tmp_path, [known(keys=["k", "silent"])])
-    at = now_ms()
-    # partitions 0, 1 and 3 never see an event
-    site.produce(2, [sale("a", at)])
-    site.run_until(at + 5_000)
-    site.assert_clean()
-    snapshots = site.snapshots()
-    assert {s["key"] for s in snapshots} == {"k", "silent"}
-    for key in ("k", "silent"):
-        assert len({s["tick"] for s in snapshots if s["key"] == key}) >= 5
-
-
 def test_wrong_times_are_rejected_late_events_count_in_the_open_tick_and_early_ones_in_their_own(
     cluster: str, tmp_path: Path
 ) -> None:

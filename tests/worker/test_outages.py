@@ -3,25 +3,22 @@
 import json
 import re
 import signal
-import subprocess
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests import ROOT
 from tests.broker import Brokers, OwnBroker, fixed_port, local_broker, own_broker
+from tests.dashboard.test_command import dashboard
 from tests.kafka.harness import read, settled
 from tests.kafka.test_shard import Cluster
 from tests.worker.harness import (
     Site,
     Worker,
     assert_contiguous,
-    command,
     now_ms,
     sale,
     unk,
@@ -117,25 +114,6 @@ def away(worker: Worker) -> bool:
     return True
 
 
-@contextmanager
-def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
-    log = site.directory / "dashboard.log"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            command("dashboard", "-c", str(site.config), "--port", "0"),
-            cwd=ROOT,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
-    try:
-        assert process.stdout is not None
-        yield process, process.stdout.readline().split()[-1], log
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def away_seconds(url: str) -> float:
     with urllib.request.urlopen(url + "metrics", timeout=60) as answer:
         text = answer.read().decode()
@@ -151,7 +129,8 @@ def test_a_killed_kafka_is_waited_for_and_events_count_once(
     counted = Counted(kafka, tmp_path)
     site = counted.site
     at = counted.send("before", 2_000)
-    with dashboard(site) as (page, url, log), site.worker("one") as one:
+    log = site.directory / "log"
+    with dashboard(site.config) as (page, url), site.worker("one") as one:
         until(lambda: ready(one), "it is at work")
         site.wait_published(at)
         until(lambda: away_seconds(url) == 0, "the dashboard reads")

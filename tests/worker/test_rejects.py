@@ -103,27 +103,3 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
     }
     assert found == {(1, "a"): n, (1, "b"): n, (5, "a"): 2 * n, (5, "b"): n}
     site.assert_clean()
-
-
-def test_record_keys_and_timestamps_are_checked_too(
-    cluster: str, tmp_path: Path
-) -> None:
-    """With `$key` and without a time field, the record itself can be invalid."""
-    site = Site(
-        cluster,
-        tmp_path,
-        [known(keys=["k"])],
-        partitions=1,
-        owners=1,
-        events={"key": "$key"},
-    )
-    del site.document["events"]["timestamp"]
-    site.rewrite()
-    for key in (b"k", None, b"\xff", b"x" * 1_025, b"stranger", b"k"):
-        site.produce(0, [{"items": "a"}], key=key)
-    with site.running():
-        until(lambda: len(site.rejects()) >= 4, "all rejects")
-        until(lambda: site.contributed().total() >= 2, "the good ones")
-    reasons = site.reasons()
-    assert reasons == ["record key is no label"] * 3 + ["key not declared"]
-    assert site.contributed().total() == 2
