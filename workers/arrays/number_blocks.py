@@ -227,11 +227,11 @@ def pack_blocks(
             for row in range(first, stop):
                 packed[position + row - first] = column[row]
             position += stop - first
-            first = stop
-        for row in range(first, stop):
-            number = column[row]
-            for _ in range(1 << width):
-                packed[position] = number & 255
-                number >>= 8
-                position += 1
+        else:
+            for row in range(first, stop):
+                number = column[row]
+                for _ in range(1 << width):
+                    packed[position] = number & 255
+                    number >>= 8
+                    position += 1
         ends[i] = position

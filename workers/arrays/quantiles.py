@@ -46,6 +46,93 @@ def crossing(
     return (low + high) / 2
 
 
+@kernel_part
+def interval(
+    counts: Floats,
+    g: Floats,
+    sd: float,
+    normal: float,
+    at_edges: Floats,
+    beside: Floats,
+) -> tuple[int, float, int, float]:
+    """Return the ends of a quantile's interval, as bucket and fraction; arguments: `quantile`."""
+    n = len(g)
+    # The first edge at which G may be 0 or more, and the last at which it may be 0 or less.
+    first = n
+    last = -1
+    for i in range(n):
+        margin = normal * (sd * math.sqrt(at_edges[i]))
+        if first == n and g[i] + margin >= 0:
+            first = i
+        if g[i] - margin <= 0:
+            last = i
+    low = OPEN
+    low_at = 0.0
+    high = OPEN
+    high_at = 0.0
+    if first == n:
+        low = EDGE
+    elif first > 0:
+        # G + margin is convex within a bucket, from below 0 to at least 0: it passes 0 once.
+        low = first
+        low_at = crossing(
+            g[first - 1],
+            counts[first],
+            normal * sd,
+            at_edges[first - 1],
+            beside[first - 1],
+            at_edges[first],
+        )
+    if last == -1:
+        high = EDGE
+    elif last < n - 1:
+        # G - margin is concave within a bucket, from at most 0 to above 0: it passes 0 once.
+        high = last + 1
+        high_at = crossing(
+            g[last],
+            counts[high],
+            -normal * sd,
+            at_edges[last],
+            beside[last],
+            at_edges[high],
+        )
+    return low, low_at, high, high_at
+
+
+@kernel_part
+def fit_crossing(g: Floats, lowest: float, highest: float) -> tuple[int, float]:
+    """Return where G's best ascending fit passes 0, as bucket and fraction.
+
+    `g` has G at the edges (n,), `lowest` and `highest` are G below and above all counts. Noise
+    makes G itself pass 0 several times.
+    """
+    n = len(g)
+    # The fit passes 0 in the bucket at which the sum of G below is least.
+    bucket = 0
+    least = 0.0
+    below = 0.0
+    for i in range(n):
+        below += g[i]
+        if below < least:
+            bucket = i + 1
+            least = below
+    if bucket == 0 or bucket == n:
+        return bucket, 0.0
+    # The fit at the edges beside it: the largest mean of G that ends at the left one, the least
+    # that begins at the right one; between them, it is a line.
+    left = lowest
+    total = 0.0
+    for i in range(bucket):
+        total += g[bucket - 1 - i]
+        left = max(left, total / (i + 1))
+    right = highest
+    total = 0.0
+    for i in range(n - bucket):
+        total += g[bucket + i]
+        right = min(right, total / (i + 1))
+    return bucket, -left / (right - left) if right > left else 0.0
+
+
 @kernel
 def quantile(
     counts: Floats,
@@ -82,75 +169,8 @@ def quantile(
     total += counts[n]
     if total <= normal * sd * math.sqrt(of_total):
         return OPEN, 0.0, OPEN, 0.0, OPEN, 0.0
-    # The first edge at which G may be at least 0, the last at which at most
-    first = n
-    last = -1
     for i in range(n):
         g[i] -= q * total
-        margin = normal * (sd * math.sqrt(at_edges[i]))
-        if first == n and g[i] + margin >= 0:
-            first = i
-        if g[i] - margin <= 0:
-            last = i
-    low = OPEN
-    low_at = 0.0
-    high = OPEN
-    high_at = 0.0
-    if first == n:
-        low = EDGE
-    elif first > 0:
-        # Upper is convex within a bucket, from below 0 to at least 0: it passes 0 once.
-        low = first
-        low_at = crossing(
-            g[first - 1],
-            counts[first],
-            normal * sd,
-            at_edges[first - 1],
-            beside[first - 1],
-            at_edges[first],
-        )
-    if last == -1:
-        high = EDGE
-    elif last < n - 1:
-        # Lower is concave within a bucket, from at most 0 to above 0: it passes 0 once.
-        high = last + 1
-        high_at = crossing(
-            g[last],
-            counts[high],
-            -normal * sd,
-            at_edges[last],
-            beside[last],
-            at_edges[high],
-        )
-    # The quantile is where G's best ascending fit passes 0: the bucket at which the sum of G below
-    # is least. Noise makes G itself pass 0 several times.
-    bucket = 0
-    least = 0.0
-    below = 0.0
-    for i in range(n):
-        below += g[i]
-        if below < least:
-            bucket = i + 1
-            least = below
-    if bucket == 0 or bucket == n:
-        return bucket, 0.0, low, low_at, high, high_at
-    # The ascending fit at the edges beside it: the largest mean of G that ends at the left one,
-    # the least that begins at the right one; between them, G is a line.
-    left = -q * total
-    right = (1 - q) * total
-    below = 0.0
-    for i in range(bucket):
-        below += g[bucket - 1 - i]
-        left = max(left, below / (i + 1))
-    below = 0.0
-    for i in range(n - bucket):
-        below += g[bucket + i]
-        right = min(right, below / (i + 1))
-    return (
-        bucket,
-        -left / (right - left) if right > left else 0.0,
-        low,
-        low_at,
-        high,
-        high_at,
-    )
+    low, low_at, high, high_at = interval(counts, g, sd, normal, at_edges, beside)
+    bucket, fraction = fit_crossing(g, -q * total, (1 - q) * total)
+    return bucket, fraction, low, low_at, high, high_at

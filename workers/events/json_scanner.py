@@ -571,15 +571,12 @@ SEEN_COLUMNS = 3
 
 
 class Walk(NamedTuple):
-    """The wanted fields, and scratch of one thread; int64 tables with the columns above.
+    """The tree of wanted fields, and what one thread notes of the record that it scans."""
 
-    `nodes` and `seen` have the root in row 0. `names`, uint8, are quoted UTF-8, padded by a word.
-    """
-
-    nodes: Longs
-    names: Bytes
-    stack: Longs
-    seen: Longs
+    nodes: Longs  # (n, NODE_COLUMNS): the tree, its root in row 0
+    names: Bytes  # of the nodes, in quotes, as UTF-8; padded by a word
+    stack: Longs  # (depth, HELD_COLUMNS): the levels that are open
+    seen: Longs  # (n, SEEN_COLUMNS): by node, in which order its fields come
 
 
 @checked_kernel

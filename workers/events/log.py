@@ -108,8 +108,7 @@ def end_log(
 ) -> tuple[int, int]:
     """Note that a record's log ends before row `end`, or that the record is DECLINED.
 
-    Return the rows used, and `room`: the bytes that declined records may still take, which those
-    of a declined one are taken from.
+    Return the rows used; and of `room`, the bytes that declined records may take, what is left.
     """
     if end != DECLINED:
         out.status[record] = 0

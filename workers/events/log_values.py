@@ -9,11 +9,13 @@ from workers.arrays.types import Bytes, Longs
 from workers.arrays.words import WORD, digits_at, write_integer
 from workers.events import log as kinds
 from workers.events.json_scanner import (
+    COLON,
     MINUS,
     NINE,
     PLUS,
     POINT,
     SMALL_E,
+    SPACE,
     ZERO,
     byte_at,
     peek,
@@ -48,6 +50,8 @@ US = 2
 NS = 3
 ISO = 4
 NO_OFFSET = -1 << 20
+LARGE_T = 84
+LARGE_Z = 90
 
 # Texts and all numbers.
 _TIME_KINDS = (
@@ -102,7 +106,7 @@ def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     if minus:
         position += 1
     while position < stop and data[position] | 32 != SMALL_E:
-        if data[position] == 46:
+        if data[position] == POINT:
             before_point = False
         elif digits < FLOAT_DIGITS:
             value = value * 10 + (int(data[position]) - ZERO)
@@ -137,7 +141,7 @@ def kind_in_text(data: Bytes, start: int, stop: int) -> int:
     return kind if end == stop and kind != kinds.OTHER else kinds.TEXT
 
 
-@checked_part
+@checked_inline
 def past_whole_digits(data: Bytes, start: int, stop: int) -> int:
     """Return the place of the point in a number, or `stop`."""
     for pos in range(start, stop):
@@ -157,7 +161,7 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     point = -1
     end = first
     while end < stop and data[end] | 32 != SMALL_E:
-        if data[end] == 46:
+        if data[end] == POINT:
             point = end
         end += 1
     exponent = 0
@@ -299,7 +303,7 @@ def item_count(data: Bytes, log: Longs, row: int) -> int:
 
 
 @checked_part
-def two(data: Bytes, pos: int) -> int:
+def two_digits(data: Bytes, pos: int) -> int:
     """Parse two digits; -1 if invalid."""
     tens = int(data[pos]) - ZERO
     ones = int(data[pos + 1]) - ZERO
@@ -312,13 +316,13 @@ def offset_minutes(data: Bytes, pos: int, stop: int) -> int:
     plus = data[pos] == PLUS
     if (not plus and data[pos] != MINUS) or stop - pos < 3:
         return NO_OFFSET
-    hours = two(data, pos + 1)
+    hours = two_digits(data, pos + 1)
     minutes = 0
     if stop - pos > 3:
-        begin = pos + 3 + (data[pos + 3] == 58)
+        begin = pos + 3 + (data[pos + 3] == COLON)
         if stop - begin != 2:
             return NO_OFFSET
-        minutes = two(data, begin)
+        minutes = two_digits(data, begin)
     if not 0 <= hours <= 23 or not 0 <= minutes <= 59:
         return NO_OFFSET
     return 60 * hours + minutes if plus else -60 * hours - minutes
@@ -330,20 +334,20 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     length = stop - start
     if length < 19:
         return -1
-    century = two(data, start)
-    year = two(data, start + 2)
-    month = two(data, start + 5)
-    day = two(data, start + 8)
-    hour = two(data, start + 11)
-    minute = two(data, start + 14)
-    second = two(data, start + 17)
+    century = two_digits(data, start)
+    year = two_digits(data, start + 2)
+    month = two_digits(data, start + 5)
+    day = two_digits(data, start + 8)
+    hour = two_digits(data, start + 11)
+    minute = two_digits(data, start + 14)
+    second = two_digits(data, start + 17)
     if min(century, year, month, day, hour, minute, second) < 0:
         return -1
-    if data[start + 4] != 45 or data[start + 7] != 45:
+    if data[start + 4] != MINUS or data[start + 7] != MINUS:
         return -1
-    if data[start + 13] != 58 or data[start + 16] != 58:
+    if data[start + 13] != COLON or data[start + 16] != COLON:
         return -1
-    if data[start + 10] != 84 and data[start + 10] != 32:
+    if data[start + 10] != LARGE_T and data[start + 10] != SPACE:
         return -1
     year += 100 * century
     # Months have 31 and 30 days in turn, up to July and again from August on.
@@ -356,7 +360,7 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     position = start + 19
     fraction = 0
     scale = 100
-    if position < stop and data[position] == 46:
+    if position < stop and data[position] == POINT:
         position += 1
         begin = position
         while position < stop and 0 <= int(data[position]) - ZERO <= 9:
@@ -366,7 +370,7 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
         if position == begin or position - begin > 9:
             return -1
     offset = 0
-    if position < stop and not (stop - position == 1 and data[position] == 90):
+    if position < stop and not (stop - position == 1 and data[position] == LARGE_Z):
         offset = offset_minutes(data, position, stop)
         if offset == NO_OFFSET:
             return -1
@@ -403,18 +407,13 @@ def whole_time(data: Bytes, start: int, stop: int, unit: int) -> int:
 
 @checked_inline
 def decimal_seconds(data: Bytes, start: int, stop: int) -> int:
-    """Return the ms of a number of seconds with a point that is not negative."""
+    """Return the ms, cut off, of a number of seconds with a point that is not negative."""
+    point = past_whole_digits(data, start, stop)
     ms = 0
-    behind = -1
-    for pos in range(start, stop):
-        if data[pos] == 46:
-            behind = 0
-        elif behind < 3:
-            ms = ms * 10 + (int(data[pos]) - ZERO)
-            behind += behind >= 0
-    while behind < 3:
-        ms *= 10
-        behind += 1
+    # The whole digits and three decimals; those that are not written are 0.
+    for pos in range(start, point + 4):
+        if pos != point:
+            ms = ms * 10 + (int(data[pos]) - ZERO if pos < stop else 0)
     return ms
 
 

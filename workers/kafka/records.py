@@ -78,7 +78,11 @@ def _read_records(
     end_row: int,
     columns: Columns,
 ) -> tuple[int, int]:
-    """Fill rows from `first`; return row and place of the first bad record, or end_row if none."""
+    """Fill rows first..end_row - 1 from the records at `position` of a row of `batches`.
+
+    `last` is the offset of the record before. Return `end_row` and the place behind the records, or
+    row and place of the first bad one.
+    """
     keys, values, times, offsets = columns
     stop = batch[STOP]
     base_offset = batch[BASE_OFFSET]

@@ -197,11 +197,12 @@ def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
     state = fields[row, STATE]
     has_head = fields[row, HEAD] >= 0
     if lists[state, L_HEAD] < 0:
-        lists[state, L_HEAD] = used
+        # A single value was wanted here, and a list is none.
         if fields[row, OUTER] >= 0:
             used = put(log, used, fields[row, OUTER], kinds.OTHER, -1, -1)
+        # The list's head row; without one, it only says that a value was met.
+        lists[state, L_HEAD] = used
         if has_head:
-            lists[state, L_HEAD] = used
             kind = kinds.MAP if fields[row, TYPE] == MAP else kinds.LIST
             used = put(log, used, fields[row, HEAD], kind, 0, -1)
     elif has_head and lists[state, L_END] != used:

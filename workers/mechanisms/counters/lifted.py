@@ -44,7 +44,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from workers.arrays.compiled import kernel
+from workers.arrays.compiled import kernel, kernel_inline
 from workers.arrays.types import Floats, Longs, Tags, Words
 from workers.mechanisms.counters.base import (
     Columns,
@@ -159,13 +159,9 @@ class LiftedCurve(Frozen, Curve):
         places = ticks + self._offset
         total = (places / 2.0**self._levels) ** 2 * self._by_level[0][0]
         for level in range(1, self._levels + 1):
-            last = self._last(level)
-            k = places >> level
-            u = (places & ((1 << level) - 1)) / 2.0**level
-            a = (1 - u) * ((k > 0) & (k <= last))
-            b = u * (k < last)
-            total += (np.minimum(u, 1 - u) - (a + b) / 8) ** 2 * self._of(level, k)
-            total += (a / 8) ** 2 * self._of(level, k - 1) + (b / 8) ** 2 * self._of(
+            k, (before, own, after) = coefficients_at(places, level, self._levels)
+            total += own**2 * self._of(level, k)
+            total += before**2 * self._of(level, k - 1) + after**2 * self._of(
                 level, k + 1
             )
         return total
@@ -250,6 +246,18 @@ class LiftedCurve(Frozen, Curve):
         )
         of_before = a * (m.n - 2 * m.u + m.uu) / 64
         return float(own * of_own + before * of_before + after * b * m.uu / 64)
+
+
+def coefficients_at(
+    places: Longs, level: int, levels: int
+) -> tuple[Longs, tuple[Floats, Floats, Floats]]:
+    """Return K = p >> level of places (n,), and the coefficients of nodes K - 1, K and K + 1."""
+    last = (1 << (levels - level)) - 1
+    k = places >> level
+    u = (places & ((1 << level) - 1)) / 2.0**level
+    a = (1 - u) * ((k > 0) & (k <= last))
+    b = u * (k < last)
+    return k, (-a / 8, np.minimum(u, 1 - u) - (a + b) / 8, -b / 8)
 
 
 class _Moments(NamedTuple):
@@ -602,6 +610,35 @@ def unbounded_weights() -> tuple[tuple[Fraction, Fraction], ...]:
     return tuple(pairs)
 
 
+@kernel_inline
+def drawn(
+    words: Words, cell: int, half: int, i: int, scale: float, table: Floats
+) -> np.int64:
+    """Return the number of row i's node, in units, from its half of a cell of words."""
+    return np.int64(rough(words[cell, i, half], table) * scale)
+
+
+@kernel_inline
+def enter_left_half(
+    i: int,
+    node: np.int64,
+    beside: np.int64,
+    level: int,
+    state: Numbers,
+    lefts: Longs,
+    out: Longs,
+) -> None:
+    """Move row i into the left half of its block, whose left end the state has.
+
+    `node` and `beside` are the numbers of the block's node and of the next block's.
+    """
+    left = np.int64(state[level, i])
+    right = out[i] - ((node + beside) >> 3)
+    lefts[i] = left
+    out[i] = (left + right + node) >> 1
+    state[level, i] = right
+
+
 @kernel
 def descend(
     words: Words,
@@ -640,9 +677,7 @@ def descend(
     if total >= 0:
         for i in range(rows):
             lefts[i] = 0
-            end = np.int64(
-                rough(words[total, i, total_half], table) * scales[levels, 0]
-            )
+            end = drawn(words, total, total_half, i, scales[levels, 0], table)
             out[i] = end
             if levels < ends:
                 state[levels, i] = end
@@ -650,9 +685,6 @@ def descend(
         for i in range(rows):
             out[i] = state[levels, i]
     for level in range(levels - 1, -1, -1):
-        scale = scales[level, 0]
-        next_scale = scales[level, 1]
-        last_scale = scales[level, 2]
         # The fields of `Step`, and the scales of their nodes.
         cell = steps[level, 0]
         half = steps[level, 1]
@@ -662,73 +694,60 @@ def descend(
         last_half = steps[level, 5]
         stored = steps[level, 6]
         goes_right = steps[level, 7]
+        scale = scales[level, 0]
+        next_scale = scales[level, 1]
+        last_scale = scales[level, 2]
         # Of the node after the next, whose word is in the next one's cell.
         pair_scale = scales[level, 3]
         # The state's rows of the next block's node and of the one after it, if it has them.
         ahead = ends + 2 * level if level < kept else 0
-        # From tick to tick: the kept levels and others, as short as they can be.
-        if stored and cell < 0 and next_cell != -1 and not goes_right:
-            if next_cell >= 0:
+
+        # Most levels from one tick to the next: loops as short as they can be.
+        if stored and next_cell != -1 and not goes_right:
+            if cell >= 0:
+                for i in range(rows):
+                    node = drawn(words, cell, half, i, scale, table)
+                    beside = drawn(words, next_cell, next_half, i, next_scale, table)
+                    enter_left_half(i, node, beside, level, state, lefts, out)
+            elif next_cell >= 0:
+                # The cell has the nodes of both blocks ahead.
                 for i in range(rows):
                     node = np.int64(state[ahead, i])
-                    beside = np.int64(rough(words[next_cell, i, 0], table) * next_scale)
-                    state[ahead + 1, i] = np.int64(
-                        rough(words[next_cell, i, 1], table) * pair_scale
-                    )
-                    right = out[i] - ((node + beside) >> 3)
-                    left = np.int64(state[level, i])
-                    lefts[i] = left
-                    out[i] = (left + right + node) >> 1
-                    state[level, i] = right
+                    beside = drawn(words, next_cell, 0, i, next_scale, table)
                     state[ahead, i] = beside
+                    state[ahead + 1, i] = drawn(
+                        words, next_cell, 1, i, pair_scale, table
+                    )
+                    enter_left_half(i, node, beside, level, state, lefts, out)
             else:
                 for i in range(rows):
                     node = np.int64(state[ahead, i])
                     beside = np.int64(state[ahead + 1, i])
-                    right = out[i] - ((node + beside) >> 3)
-                    left = np.int64(state[level, i])
-                    lefts[i] = left
-                    out[i] = (left + right + node) >> 1
-                    state[level, i] = right
                     state[ahead, i] = beside
+                    enter_left_half(i, node, beside, level, state, lefts, out)
             continue
-        if stored and next_cell >= 0 and level >= kept and not goes_right:
-            for i in range(rows):
-                node = np.int64(rough(words[cell, i, half], table) * scale)
-                beside = np.int64(
-                    rough(words[next_cell, i, next_half], table) * next_scale
-                )
-                right = out[i] - ((node + beside) >> 3)
-                left = np.int64(state[level, i])
-                lefts[i] = left
-                out[i] = (left + right + node) >> 1
-                state[level, i] = right
-            continue
+
         for i in range(rows):
             node = np.int64(state[ahead, i])
             if cell >= 0:
-                node = np.int64(rough(words[cell, i, half], table) * scale)
+                node = drawn(words, cell, half, i, scale, table)
             left = lefts[i]
             right = out[i]
             if next_cell != -1:
                 beside = np.int64(state[ahead + 1, i])
                 if next_cell >= 0:
-                    beside = np.int64(
-                        rough(words[next_cell, i, next_half], table) * next_scale
-                    )
+                    beside = drawn(words, next_cell, next_half, i, next_scale, table)
                 right -= (node + beside) >> 3
                 if level < kept:
                     state[ahead, i] = beside
                     if next_cell >= 0 and next_half == 0:
-                        state[ahead + 1, i] = np.int64(
-                            rough(words[next_cell, i, 1], table) * pair_scale
+                        state[ahead + 1, i] = drawn(
+                            words, next_cell, 1, i, pair_scale, table
                         )
             if stored:
                 left = np.int64(state[level, i])
             elif last_cell >= 0:
-                before = np.int64(
-                    rough(words[last_cell, i, last_half], table) * last_scale
-                )
+                before = drawn(words, last_cell, last_half, i, last_scale, table)
                 left -= (node + before) >> 3
             if level < ends:
                 state[level, i] = right

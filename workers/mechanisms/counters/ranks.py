@@ -215,8 +215,8 @@ class Ranks(Frozen):
         total = places / 2.0**self.levels * (others / 2.0**self.levels)
         total = total / float(of_total)
         for level in range(1, self.levels + 1):
-            k, factors = self._level_factors(level, places)
-            other_k, other_factors = self._level_factors(level, others)
+            k, factors = lifted.coefficients_at(places, level, self.levels)
+            other_k, other_factors = lifted.coefficients_at(others, level, self.levels)
             inside, edge = map(float, self._weights[level])
             last = (1 << (self.levels - level)) - 1
             # Three nodes of the level have a part at a place; those that both places share count.
@@ -230,24 +230,13 @@ class Ranks(Frozen):
                 total += factors[i] * shared / np.where(is_edge, edge, inside)
         return total
 
-    def _level_factors(
-        self, level: int, places: Longs
-    ) -> tuple[Longs, tuple[Floats, ...]]:
-        """Return K = place >> level, and b_q of nodes K - 1, K and K + 1 of a level, each (n,)."""
-        k = places >> level
-        last = (1 << (self.levels - level)) - 1
-        u = (places & ((1 << level) - 1)) / 2.0**level
-        a = (1 - u) * ((k > 0) & (k <= last))
-        b = u * (k < last)
-        return k, (-a / 8, np.minimum(u, 1 - u) - (a + b) / 8, -b / 8)
-
     def _amplification(self) -> float:
         """Return A, rounded up; a bound, with every node at the least weight of its level."""
         places = np.arange(1, self.buckets + 1)
         _, of_total = self._weights[0]
         sums = places / 2.0**self.levels / math.sqrt(of_total)
         for level in range(1, self.levels + 1):
-            _, factors = self._level_factors(level, places)
+            _, factors = lifted.coefficients_at(places, level, self.levels)
             least = float(min(self._weights[level]))
             sums = sums + sum(map(np.abs, factors)) / math.sqrt(least)
         return float(sums.max()) * (1 + 2.0**-40)
@@ -368,6 +357,7 @@ class RankedLifted(Ranked, LiftedCounter):
         self.ranks = ranks
         rho_row = ranks.rho_of_row(rho_item)
         super().__init__(horizon, rho_row, end_share)
+        # In place of the cost of a row, which the base class has set.
         self.rho_item = ranks.rho_of_bucket(rho_row)
 
 
@@ -378,6 +368,7 @@ class RankedLine(Ranked, LineCounter):
         self.ranks = ranks
         rho_row = ranks.rho_of_row(rho_item)
         super().__init__(shape, rho_row)
+        # In place of the cost of a row, which the base class has set.
         self.rho_item = ranks.rho_of_bucket(rho_row)
 
 
