@@ -112,7 +112,7 @@ class ActiveCounter(WindowCounter):
             raise ValueError(
                 f"window = {window}: with its hop and a period of {period} ticks at most 3 * 2^{MOST_LEVELS} ticks"
             )
-        # With a variance of 1 before weights; `s2` is that for which it is `rho_item`.
+        # A node of weight w has the variance s2 / w, so that a period costs cost / (2 s2).
         cost = cost_of(levels, ticks)
         of_levels = weights(levels)
         s2 = cost / (2 * Fraction(rho_item))

@@ -72,6 +72,7 @@ class SqrtCounter(Counter):
         super().__init__(horizon, rho_item)
         self._column, self._squares = _factors(self._last_tick)
         self._denominator = 1 << _BITS
+        # ||c||^2, rounded up from ||f||^2: see the module.
         norm_squared = Fraction(self._squares[-1], 1 << (2 * _BITS)) * (
             1 + Fraction(1, 1 << 60)
         )
@@ -81,8 +82,13 @@ class SqrtCounter(Counter):
             np.array([f / self._denominator for f in self._column])
         )
         self._sd = float(root_of(self._variance_of_all))
-        parts = float(self._factors.sum())
-        self.fixed = fixed_point(self._sd, parts, self._sd, divisions=1)
+        # A row keeps the nodes themselves.
+        self.fixed = fixed_point(
+            self._sd,
+            parts=float(self._factors.sum()),
+            largest=self._sd,
+            divisions=1,
+        )
 
     def nodes(self, t: int) -> dict[Node, int]:
         check_tick(self.kind, t, self._last_tick)

@@ -128,10 +128,10 @@ class TreeCounter(Counter):
 
 
 class TreeColumns(Columns):
-    """A cache of the sums of blocks that t names: a column per level, of all levels down to it.
+    """A cache of sums: the column of a level sums the blocks of that level and all above it.
 
-    From tick to tick the column of a level stays, and gets the level's new blocks, as long as the
-    levels above name the same blocks; else it begins with the column above.
+    From tick to tick a column stays, and gets the level's new blocks, as long as t names the same
+    blocks of the levels above; else it begins with the column above.
     """
 
     _counter: TreeCounter
@@ -141,68 +141,71 @@ class TreeColumns(Columns):
         levels = range(counter._tree.levels)
         self._columns = [np.empty(0, dtype=counter.fixed.dtype) for _ in levels]
         self._numbers_kept = len(levels)
+        # By level: the first rows, which have sums, and its blocks in them, (first, last + 1).
         self._filled = [0] * len(levels)
-        # The level's blocks in each column: (first, last + 1).
         self._summed: list[tuple[int, int] | None] = [None] * len(levels)
 
     def at(self, t: int, tags: Tags) -> Longs:
         rows = len(tags)
         blocks = self._counter._blocks(t)
-        # For each level: how many rows its column has, and the block up to which they are summed.
-        starts: list[tuple[int, int]] = []
-        for level, first, last in blocks:
+        # By level: the rows that can be reused, and the block before which they are summed.
+        reused: list[tuple[int, int]] = []
+        for level, first, stop in blocks:
             self._columns[level] = with_capacity(self._columns[level], rows)
-            summed_first, summed = self._summed[level] or (None, 0)
+            summed_first, summed_stop = self._summed[level] or (None, 0)
             filled = self._filled[level]
-            # The column is on top of another sum, or goes further: it is filled from nothing.
-            if summed_first != first or summed > last:
+            # The levels above had other blocks, or this one had more: nothing can be reused.
+            if summed_first != first or summed_stop > stop:
                 filled = 0
-                summed = first
-            starts.append((filled, summed))
-            # Rows beyond `rows` would stay at an older block, so they count as not filled.
-            self._filled[level] = rows if filled < rows or summed < last else filled
+                summed_stop = first
+            reused.append((filled, summed_stop))
+            # Filled rows beyond `rows` do not get this call's new blocks, and are filled again.
+            self._filled[level] = (
+                rows if filled < rows or summed_stop < stop else filled
+            )
             # Unset until this call succeeds: a failure leaves no wrong state.
             self._summed[level] = None
         out = np.empty(rows, dtype=np.int64)
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
             above: normal.Numbers | None = None
-            for (level, first, last), (filled, summed) in zip(
-                blocks, starts, strict=True
+            for (level, first, stop), (filled, summed_stop) in zip(
+                blocks, reused, strict=True
             ):
                 column = self._columns[level]
                 # Rows before `middle` lack the latest blocks; those from there on, all.
                 middle = min(max(start, filled), end)
-                self._add(
-                    level, summed, last, tags[start:middle], column[start:middle], start
-                )
-                column[middle:end] = 0 if above is None else above[middle:end]
-                self._add(
-                    level, first, last, tags[middle:end], column[middle:end], middle
-                )
+                old = slice(start, middle)
+                new = slice(middle, end)
+                self._add(level, summed_stop, stop, tags[old], column[old], start)
+                column[new] = 0 if above is None else above[new]
+                self._add(level, first, stop, tags[new], column[new], middle)
                 above = column
             if above is not None:
                 self._round(above[start:end], out[start:end], start)
-        for level, first, last in blocks:
-            self._summed[level] = first, last
+        for level, first, stop in blocks:
+            self._summed[level] = first, stop
         return self._finish(t, tags, out)
 
     def _add(
         self,
         level: int,
         first: int,
-        last: int,
+        stop: int,
         tags: Tags,
-        total: normal.Numbers,
+        sums: normal.Numbers,
         row: int,
     ) -> None:
-        """Add blocks first..last-1 of a level to at most CHUNK_ROWS rows from `row` on."""
+        """Add blocks first..stop - 1 of a level to the `sums` of rows from `row` on.
+
+        `tags` are those of these rows, at most CHUNK_ROWS.
+        """
         if not len(tags):
             return
         scale = math.ldexp(self._counter._sds[level], self._counter.fixed.point)
-        for block in range(first, last):
+        for block in range(first, stop):
             words = self._words(cells_of([(level, block >> 1)]), tags, row)[0]
-            add_rough(words, block & 1, scale, normal.table(), total)
+            add_rough(words, block & 1, scale, normal.table(), sums)
 
 
 class Tree(Frozen):
@@ -220,23 +223,23 @@ class Tree(Frozen):
         above = 0
         for level in reversed(range(self.levels)):
             first = above * self.radix
-            last = t // self.radix**level
-            if first < last:
-                blocks.append((level, first, last))
-            above = last
+            stop = t // self.radix**level
+            if first < stop:
+                blocks.append((level, first, stop))
+            above = stop
         return blocks
 
     def cells_at(self, t: int) -> set[tuple[int, int]]:
         """Return (level, number) of the blocks that make up 1..t."""
         return {
             (level, block)
-            for level, first, last in self.blocks(t)
-            for block in range(first, last)
+            for level, first, stop in self.blocks(t)
+            for block in range(first, stop)
         }
 
     def cells(self, t: int) -> int:
         """Return the number of blocks that make up 1..t: the sum of t's digits."""
-        return sum(last - first for _, first, last in self.blocks(t))
+        return sum(stop - first for _, first, stop in self.blocks(t))
 
     def top_level(self, t: int) -> int:
         """Return the highest level with a block complete at t."""
