@@ -1,11 +1,11 @@
 """Measure runs: metrics of every measured tick, delays over all ticks (docs/results.md).
 
 A `Watch` sees every tick of one series of a run (the counts since an epoch began, or a window), at
-almost no cost; at a measured tick it compares the
-published counts with the exact counts of a `View`, column by column. Order statistics are compared
-with the exact answers, `pay_what_you_get` as a board of labels. *Bounded* counts are those after
-the histogram's bounds (`max_items`, `max_count`), to which noise is added; *unbounded* ones are of
-all events. A board is the list of a stream key's largest items.
+almost no cost; at a measured tick it compares the published counts with the exact counts of a
+`View`, column by column. Order statistics are compared with the exact answers, `pay_what_you_get`
+as a board of labels. *Bounded* counts are those after the histogram's bounds (`max_items`,
+`max_count`), to which noise is added; *unbounded* ones are of all events. A board is the list of a
+stream key's largest items.
 """
 
 import math
@@ -63,8 +63,8 @@ _FURTHER = ("lost", "within_error", "shortfall", "shown_new", "coverage_new")
 METRICS = (*_SHOWN, *TOPS, *_FURTHER, *SUMS)
 # The column of every metric in a row of measurements.
 PLACE = {name: i for i, name in enumerate(METRICS)}
-# After the columns of METRICS: one column for each rank, the error of the item of that exact rank,
-# then again one for each, whether it is shown.
+# After the columns of METRICS, a column for each exact rank: the error of the item of that rank;
+# then one for each again: whether it is shown (`Watch.by_rank`).
 RANKED = ("error_mean", "shown_rate")
 # For all stream keys together, these and those by rank are the mean over the keys.
 OF_KEYS = (*TOPS, "shortfall")
@@ -156,7 +156,11 @@ _NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 
 
 class Watch:
-    """Observer of one series of a run of a histogram that shows counts."""
+    """Observer of one series of a run of a histogram that shows counts.
+
+    `on_tick` sees every tick, `measure` fills in the metrics of a measured one, and `series` has
+    all of them in the end. An item deserves to be shown if its exact count is above the threshold.
+    """
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         self.run = run
@@ -166,7 +170,7 @@ class Watch:
         self.name, _ = histogram.outputs[view.number]
         self.window_ms = histogram.config.series[view.number].window_ms
         # The first columns of every row of results.
-        self._which = run.number, run.seed, self.name
+        self._row_head = run.number, run.seed, self.name
         # Numbers of a stream key that are measured at a tick.
         self._width = len(METRICS) + len(RANKED) * view.top
         # Whether there is a delay to measure, and whether the columns record the first appearance.
@@ -241,6 +245,11 @@ class Watch:
         if board:
             self._boards[self.last_tick] = list(self.board(self.latest))
 
+    def by_rank(self, row: Floats, metric: str) -> Floats:
+        """Return the columns of a metric of RANKED in a row, one for each rank."""
+        first = len(METRICS) + RANKED.index(metric) * self.view.top
+        return row[first : first + self.view.top]
+
     def rows_of_keys(self, out: Floats) -> Floats:
         """Return the row of each measured key; a single key has that of all keys together."""
         return out[len(out) - len(self.view.keys) :]
@@ -258,16 +267,17 @@ class Watch:
         )
         key_of = view.truth.columns.keys[rows]
         new = self._new(rows, shown.tick)
+        # For all stream keys and for each: which of the shown rows are its own, and its exact rows.
         everything = np.ones(len(rows), dtype=np.bool_)
         parts: list[tuple[Bools, Any]] = [(everything, slice(None))]
         if len(out) > 1:
             parts += [(key_of == i, key.rows) for i, key in enumerate(view.keys)]
-        for row, (here, of_key) in zip(out, parts, strict=True):
-            new_here = None if new is None else new[here]
+        for row, (own, exact_rows) in zip(out, parts, strict=True):
+            own_new = None if new is None else new[own]
             self._fill_shown(
-                row, of_key, rows[here], counts[here], release.sd, new_here
+                row, exact_rows, rows[own], counts[own], release.sd, own_new
             )
-            self._fill_sums(row, shown, rows, here)
+            self._fill_sums(row, shown, rows, own)
         for index, row in enumerate(self.rows_of_keys(out)):
             here = key_of == index
             self._fill_top(row, view.keys[index], rows[here], counts[here])
@@ -286,13 +296,16 @@ class Watch:
     def _fill_shown(
         self,
         row: Floats,
-        of_key: Any,
+        exact_rows: Any,
         rows: Rows,
         counts: Longs,
         sd: float,
         new: Bools | None,
     ) -> None:
-        """Fill in the errors of counts shown; `of_key` selects the rows of their stream key."""
+        """Fill in the errors of the counts shown in `rows`, and how many that deserve it are shown.
+
+        `exact_rows` selects all rows of their stream key; `new` marks the items that are new.
+        """
         exact = self.view.counts
         row[PLACE["shown"]] = len(rows)
         if len(rows):
@@ -302,23 +315,23 @@ class Watch:
             if new.any():
                 row[PLACE["coverage_new"]] = _coverage((counts - exact[rows])[new], sd)
         if self._threshold is not None:
-            deserving = int((exact[of_key] > self._threshold).sum())
+            deserving = int((exact[exact_rows] > self._threshold).sum())
             row[PLACE["deserving"]] = deserving
             if deserving:
                 found = int((exact[rows] > self._threshold).sum())
                 row[PLACE["deserving_shown"]] = found / deserving
 
     def _fill_sums(
-        self, row: Floats, shown: ReleasedTick, rows: Rows, here: Bools
+        self, row: Floats, shown: ReleasedTick, rows: Rows, own: Bools
     ) -> None:
-        """Fill in the errors of published sums and means, against the exact ones, in steps."""
+        """Fill in the errors of published sums and means of the `own` rows, in steps."""
         view = self.view
         release = shown.release
         means = shown.means
         if means is None or not isinstance(release, Release) or release.sums is None:
             return
         # A mean of nothing is none.
-        places = np.flatnonzero(here & (view.counts[rows] > 0))
+        places = np.flatnonzero(own & (view.counts[rows] > 0))
         if not len(places):
             return
         counts = view.counts[rows[places]]
@@ -351,7 +364,6 @@ class Watch:
         """Fill in how a stream key's published items compare with its exact top, by rank too."""
         view = self.view
         best = one.top.rows
-        first = len(METRICS)
         self.fill_hits(row, one, rows[top_places(rows, counts, view.top)])
         published = np.full(len(view.counts), _NO_COUNT)
         published[rows] = counts
@@ -360,8 +372,8 @@ class Watch:
         if len(best) > 1:
             row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
         errors = np.where(is_shown, np.abs(here - view.counts[best]), np.nan)
-        row[first : first + len(best)] = errors
-        row[first + view.top : first + view.top + len(best)] = is_shown
+        self.by_rank(row, "error_mean")[: len(best)] = errors
+        self.by_rank(row, "shown_rate")[: len(best)] = is_shown
 
     def fill_hits(self, row: Floats, one: KeyView, named: Rows) -> None:
         """Fill in precision and recall of the `named` rows against the exact tops."""
@@ -416,7 +428,7 @@ class Watch:
     def board_row(self, at: ReleasedTick, index: int, *more: Any) -> BoardRow:
         """Return a row of a stream key at a tick; `more` are the fields from `rank` on."""
         name = self.view.names[index]
-        return BoardRow(*self._which, name, self.last_tick, at.end_ms, *more)
+        return BoardRow(*self._row_head, name, self.last_tick, at.end_ms, *more)
 
     def retain(self, ticks: set[int], boards: set[int]) -> None:
         """Keep only the measurements of these `ticks`, and the boards of these `boards`."""
@@ -455,12 +467,11 @@ class Watch:
                     yield self._series(
                         key, metric, [0, *ticks[defined]], [whole, *values[defined]]
                     )
-            for position, column in enumerate(table.T[len(METRICS) :]):
-                values = column[~np.isnan(column)]
-                if len(values):
-                    metric = RANKED[position // self.view.top]
-                    rank = position % self.view.top + 1
-                    yield self._series(key, metric, [0], [values.mean()], rank=rank)
+            for metric in RANKED:
+                for rank, column in enumerate(self.by_rank(table.T, metric), start=1):
+                    values = column[~np.isnan(column)]
+                    if len(values):
+                        yield self._series(key, metric, [0], [values.mean()], rank=rank)
         yield self._series("", "measured", [0], [len(ticks)])
         for metric, size, value in self._delays.metrics():
             yield self._series("", metric, [0], [value], size=size)
@@ -476,7 +487,7 @@ class Watch:
         size: int = 0,
     ) -> Series:
         columns = np.array(ticks, dtype=np.int64), np.array(values, dtype=np.float64)
-        return Series(*self._which, key, metric, rank, size, *columns)
+        return Series(*self._row_head, key, metric, rank, size, *columns)
 
 
 Fields = Mapping[str, Any]
@@ -521,9 +532,10 @@ class QueryWatch(Watch):
                 row = rows[index]
                 self._errors_of(row, pairs)
                 self._labels(row, index, fields)
+                errors_by_rank = self.by_rank(row, "error_mean")
                 for pair in pairs:
                     if 0 < pair.rank <= self.view.top:
-                        row[len(METRICS) + pair.rank - 1] = pair.error
+                        errors_by_rank[pair.rank - 1] = pair.error
         self._errors_of(out[0], every)
 
     @staticmethod
@@ -639,21 +651,23 @@ class LabelsWatch(Watch):
                 self._fill_key(row, index)
 
     def _fill_key(self, row: Floats, index: int) -> None:
-        """Fill in a stream key's metrics, and behind them which of its exact top were named."""
+        """Fill in a stream key's metrics, and which items of its exact top were named."""
         view = self.view
         key = view.keys[index]
         labels = self._last[index]
         named = self._rows_of(index, labels)[: view.top]
-        top = key.top.rows
+        exact_top = key.top.rows
         row[PLACE["shown"]] = len(labels)
         self.fill_hits(row, key, named)
-        if len(top) > 1:
+        if len(exact_top) > 1:
             # In place of counts, which are not published: the label named first is the largest.
-            scores = {label: -rank for rank, label in enumerate(named.tolist())}
-            of_top = np.array([scores.get(label, -view.top) for label in top.tolist()])
-            row[PLACE["rank_correlation"]] = kendall(view.counts[top], of_top)
-        first = len(METRICS) + view.top
-        row[first : first + len(top)] = np.isin(top, named)
+            scores = {item: -rank for rank, item in enumerate(named.tolist())}
+            of_top = [scores.get(item, -view.top) for item in exact_top.tolist()]
+            row[PLACE["rank_correlation"]] = kendall(
+                view.counts[exact_top], np.array(of_top)
+            )
+        shown = np.isin(exact_top, named)
+        self.by_rank(row, "shown_rate")[: len(exact_top)] = shown
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         for index in range(len(self.view.keys)):

@@ -224,7 +224,8 @@ class BoardRow:
 class Input:
     """Content of rejects.json; `late` and `outside` are as in `Summary`.
 
-    `first` holds (partition, number, reason) of the first rejects; `top` is the n of top-n metrics.
+    `counts` are rejects by reason; `first` holds (partition, number, reason) of the first ones, and
+    `word` is what the numbers count: "line", "row" or "offset". `top` is the n of top-n metrics.
     """
 
     complete: bool

@@ -446,6 +446,7 @@ def _show(watches: Sequence[Watch], shown: ReleasedTick) -> None:
 
 
 def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:
+    """Return what the results say of the events; `word` ... `left_out` are as in `Input`."""
     return Input(
         complete=not summary.partial,
         events=summary.events,

@@ -48,7 +48,7 @@ _EMPTY: Rows = np.empty(0, dtype=np.int64)
 
 
 class Sizes:
-    """When every row's count in one series reached every size.
+    """When the count of every row (an item) in one series first reached each of SIZES.
 
     `level` is the number of SIZES that a row has reached; `reached`, (capacity, sizes), is the tick
     of the epoch at which it first did, or 0.
@@ -75,7 +75,7 @@ class Sizes:
 
 
 class TruthState(State):
-    """Exact columns of an epoch, and when they reached sizes."""
+    """Exact columns of an epoch; `sizes` of its only series."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class TruthState(State):
 
 
 class TruthWindows(SlidingState):
-    """Exact columns of windows, of every label ever met, and when they reached sizes."""
+    """Exact columns of windows, of every label ever met; `sizes` by window."""
 
     def __init__(self, windows: tuple[LineCounter, ...]) -> None:
         super().__init__(windows, has_sums=False, discovers=False)

@@ -114,14 +114,24 @@ def _escaped(value: object) -> Markup:
     if isinstance(value, Markup):
         return value
     text = "" if value is None else str(value)
-    shown = (f"\\u{ord(one):04x}" if _is_hidden(one, "\u00ad") else one for one in text)
+    shown = (
+        f"\\u{ord(letter):04x}"
+        if _is_hidden(letter) and letter != _SOFT_HYPHEN
+        else letter
+        for letter in text
+    )
     return Markup(html.escape("".join(shown)))
 
 
-def _is_hidden(letter: str, allowed: str = "") -> bool:
-    """Return whether a letter may hide or reverse text; joiners belong to letters and emoji."""
+_SOFT_HYPHEN = "\u00ad"
+# Zero-width characters that belong to letters of some scripts and to emoji.
+_JOINERS = "\u200c\u200d"
+
+
+def _is_hidden(letter: str) -> bool:
+    """Return whether a letter may hide or reverse text."""
     hides = unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-    return hides and letter not in f"\u200c\u200d{allowed}"
+    return hides and letter not in _JOINERS
 
 
 _LOADER = PackageLoader("workers.replay.report")

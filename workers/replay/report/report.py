@@ -66,7 +66,8 @@ def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
     featured = _featured(data, advice)
     run = featured[0]
     numeric = numeric_of(run)
-    first, stop, more = advice.words[0].partition(". ")
+    # The page shows the first sentence in bold, above the figures.
+    headline, stop, more = advice.words[0].partition(". ")
     section = pages.histogram_section(run)
     drawn = draw_each(_drawings(data, advice, featured))
     shown = runs.board_tables(
@@ -82,7 +83,7 @@ def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
     return {
         "of": data,
         "sentences": [
-            first + stop.strip(),
+            headline + stop.strip(),
             *([more] if more else []),
             *advice.words[1:],
         ],
@@ -146,8 +147,10 @@ def _best(data: Measured, advice: Recommendation) -> list[Outcome]:
 def _featured(data: Measured, advice: Recommendation) -> list[Outcome]:
     """Return the recommended run, the best of every other mechanism, then others of the front."""
     best = _best(data, advice)
-    mechanisms = {run.row.mechanism: run for run in reversed(best)}
-    chosen = [run for run in best if mechanisms[run.row.mechanism] is run]
+    best_of: dict[str, Outcome] = {}
+    for run in best:
+        best_of.setdefault(run.row.mechanism, run)
+    chosen = list(best_of.values())
     chosen += [run for run in best if run.number in advice.front and run not in chosen]
     return chosen[:FEATURED]
 
