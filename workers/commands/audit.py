@@ -95,8 +95,7 @@ class RecomputedHistogram(Histogram):
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
         """Begin at a tick; `since` has every stream key with the tick from which it is served."""
         self.start_at(first)
-        self._public = False
-        self._declared = {key: tick for key, tick in since.items() if tick >= first}
+        self._serve_from(first, since)
         # Another owner served the others before, and handed them over.
         for key in since.keys() - self._declared.keys():
             self._append_key(key, since[key])
@@ -106,8 +105,11 @@ class RecomputedHistogram(Histogram):
 
         `since` has every stream key with the tick from which it is served.
         """
+        self._serve_from(self.next or 1, since)
+
+    def _serve_from(self, begin: int, since: Mapping[str, int]) -> None:
+        """Declare the keys that are served from tick `begin` or later, each from its own tick."""
         self._public = False
-        begin = self.next or 1
         self._declared = {key: tick for key, tick in since.items() if tick >= begin}
 
 
@@ -201,7 +203,7 @@ class Auditor:
             for partition in range(self._topics.partitions(topic))
         ]
         await_commits(self._connection, outputs)
-        self._read_published()
+        self._note_published()
         # New owners first: what an owner handed over is compared with what the new one has.
         for owner, state in reversed(list(enumerate(states))):
             if owner >= self._owners.first:
@@ -240,15 +242,15 @@ class Auditor:
                     )
             self.commitments += 1
 
-    def _read_published(self) -> None:
-        """Keep a digest of every published snapshot: what is recomputed removes its own."""
+    def _note_published(self) -> None:
+        """Keep the digests of every published snapshot, for `_match` and `_explain_rest`."""
         for topic in self._outputs:
             for message in self._messages(topic):
                 key = message.key() or b""
                 value = message.value() or b""
-                plain = _stripped(value)
-                self._published[_digest(topic, key, plain)] += 1
-                if plain != value:
+                without_windows = _without_windows(value)
+                self._published[_digest(topic, key, without_windows)] += 1
+                if without_windows != value:
                     self._windowed.add(_digest(topic, key, value))
 
     def _messages(self, topic: str) -> Iterator[Message]:
@@ -369,9 +371,10 @@ class Auditor:
         self, owner: int, handed: HandedOver
     ) -> Iterator[tuple[str, int]]:
         """Yield stream keys that an owner handed over, each with its part while it was there."""
-        number = next(number for number in self._owners.numbers if number > owner)
+        owners_then = next(number for number in self._owners.numbers if number > owner)
         for key, _ in handed.keys:
-            yield key, (owner - owner_of(key, number)) % number + 1
+            # The parts of a key lie with its owner and with those that follow it.
+            yield key, (owner - owner_of(key, owners_then)) % owners_then + 1
 
     def _note_begin_of(
         self, histogram: Histogram, key: str, part: int, tick: int
@@ -411,14 +414,15 @@ class Auditor:
     ) -> None:
         """Check that an owner got the stream keys that were to be handed over to it.
 
-        What it got is forgotten then: what is left in the end should not have been handed over.
+        `histogram`, of the owner that handed them over, publishes nothing of them from that tick
+        on. What matches is taken out of `_handed`; what is left there in the end is an error.
         """
         handed = self._handed[owner].pop(
             (expected.histogram, expected.generation), None
         )
         begun = self._begun.get(owner)
         if begun is not None and begun.next_tick(expected.histogram) is not None:
-            # It may be among what is deleted; the new owner's state has the keys.
+            # The message may have been deleted; the new owner's state has the keys.
             handed = handed or expected
         if (
             handed is None
@@ -426,9 +430,9 @@ class Auditor:
             or dict(handed.keys) != dict(expected.keys)
         ):
             raise _wrongly_handed(expected.histogram, owner)
+        start_ms = histogram.grid.start(expected.tick)
         for key, part in self._parts_before(owner, expected):
             for series, _ in histogram.outputs:
-                start_ms = histogram.grid.start(expected.tick)
                 self._next.setdefault((series, key, part), start_ms)
 
     def _merge(self, owner: int) -> Merge:
@@ -560,8 +564,8 @@ class Auditor:
 
         Raise Difference if it was not published, or twice. Other windows than now are only counted.
         """
-        plain = _stripped(snapshot.value)
-        digest = _digest(snapshot.topic, snapshot.key.encode(), plain)
+        without_windows = _without_windows(snapshot.value)
+        digest = _digest(snapshot.topic, snapshot.key.encode(), without_windows)
         tally = self.tallies[histogram.outputs[number][0]]
         if digest not in self._published:
             raise Difference(self._mismatch(snapshot))
@@ -570,7 +574,7 @@ class Auditor:
                 f"{_name(snapshot.value)}: published {self._published[digest]} times"
             )
         del self._published[digest]
-        if self._windowed or plain != snapshot.value:
+        if self._windowed or without_windows != snapshot.value:
             whole = _digest(snapshot.topic, snapshot.key.encode(), snapshot.value)
             self.other_windows += whole not in self._windowed
         self._ids.add(histogram.ids[number])
@@ -604,7 +608,7 @@ class Auditor:
             for message in self._messages(topic):
                 value = message.value() or b""
                 if (
-                    _digest(topic, message.key() or b"", _stripped(value))
+                    _digest(topic, message.key() or b"", _without_windows(value))
                     not in self._published
                 ):
                     continue
@@ -724,7 +728,7 @@ def _digest(topic: str, key: bytes, value: bytes) -> bytes:
     ).digest()
 
 
-def _stripped(value: bytes) -> bytes:
+def _without_windows(value: bytes) -> bytes:
     """Return a snapshot without its windows."""
     return _WINDOWS.sub(b"", value, count=1)
 

@@ -20,6 +20,14 @@ class Checked:
     #: The first and the last tick, by stream key.
     ends: dict[str, tuple[int, int]] = field(default_factory=dict)
 
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last tick of all stream keys; None if there are none."""
+        if not self.ends:
+            return None
+        firsts, lasts = zip(*self.ends.values(), strict=True)
+        return min(firsts), max(lasts)
+
     def add(self, key: str, end: int, *, is_signed: bool) -> None:
         if not is_signed:
             self.early += 1

@@ -83,7 +83,7 @@ class SignedTopics:
                 take_snapshot(records, self._histogram_of[record.log[0]], record)
                 self._progress.update(f"{number:,} records of snapshots")
         records.finish()
-        # Retention removed the first snapshots of these.
+        # Series whose first snapshots retention has removed.
         cut = {
             self._histogram_of[topic]
             for (topic, _), (low, _) in published.items()
@@ -91,14 +91,18 @@ class SignedTopics:
         }
         served = set(self._histogram_of.values())
 
-        def required(place: Place) -> bool:
-            series, key, end = place
+        def must_be_there(place: Place) -> bool:
+            """Return whether a signed snapshot cannot be missing in the topics."""
+            series, key, end_ms = place
             if series not in served or place in later:
                 return False
-            ends = records.checked[series].ends.get(key)
-            return series not in cut or (ends is not None and end >= ends[0])
+            if series not in cut:
+                return True
+            # First and last of the ticks found.
+            ends_ms = records.checked[series].ends.get(key)
+            return ends_ms is not None and end_ms >= ends_ms[0]
 
-        history.missing(filter(required, history.signed))
+        history.missing(filter(must_be_there, history.signed))
         return records
 
 

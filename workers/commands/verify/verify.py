@@ -152,30 +152,22 @@ def _require(
 
     If it `is_whole`, that is between those of all stream keys of a series, else of each one.
     """
-    spans: dict[tuple[str, str], tuple[int, int]] = {}
-    wide: dict[str, tuple[int, int]] = {}
-    for series, found in checked.items():
-        for key, (first, last) in found.ends.items():
-            spans[series, key] = first, last
-            begin, end = wide.get(series, (first, last))
-            wide[series] = min(begin, first), max(end, last)
+    of_series = {series: found.span for series, found in checked.items()}
 
-    def required(place: tuple[str, str, int]) -> bool:
+    def is_within(place: tuple[str, str, int]) -> bool:
         series, key, end = place
-        nothing = (0, -1)
-        span = (
-            wide.get(series, nothing) if is_whole else spans.get((series, key), nothing)
-        )
-        return span[0] <= end <= span[1]
+        span = of_series.get(series)
+        if span is not None and not is_whole:
+            span = checked[series].ends.get(key)
+        return span is not None and span[0] <= end <= span[1]
 
-    history.missing(filter(required, history.signed))
+    history.missing(filter(is_within, history.signed))
 
 
 def _say(name: str, found: Checked) -> None:
     """Print what was found in one series."""
-    if found.ends:
-        first = min(first for first, _ in found.ends.values())
-        last = max(last for _, last in found.ends.values())
+    if found.span is not None:
+        first, last = found.span
         print(
             f"verify: {printable(name)}: {plural(found.snapshots, 'snapshot')} of {plural(len(found.ends), 'stream key')}, "
             f"of ticks that ended from {when(first)} to {when(last)}: as signed"
