@@ -34,35 +34,30 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     check_ceiling(settings)
     connection = connection_of(settings)
     cluster = inspect_topics(settings, connection)
-    if (
-        create
-        and not events_topic
-        and not cluster.existing.keys() >= set(cluster.events)
-    ):
+    has_events = cluster.existing.keys() >= set(cluster.events)
+    if create and not events_topic and not has_events:
         cluster = inspect_topics(
             settings, connection, topics.default_partitions(connection)
         )
     plan = cluster.plan
     existing = cluster.existing
-    for topic in topics.missing(plan, existing) if events_topic else ():
-        if topic.purpose == topics.EVENTS:
-            number = plural(topic.partitions, "partition")
-            log(f"creating the events topic {topic.name} with {number}")
     lacking = topics.find_lacking(plan, existing)
-    for topic in lacking if create else ():
-        topics.add_partitions(connection, topic.name, topic.partitions)
-        log(f"{topic.name} has got partitions: {topic.partitions} now")
-        existing = {
-            **existing,
-            topic.name: replace(existing[topic.name], partitions=topic.partitions),
-        }
-    planned = [
-        topic for topic in plan if events_topic or topic.purpose != topics.EVENTS
-    ]
-    created = topics.create_missing(connection, planned, existing) if create else []
-    # Something else created some meanwhile: how they are configured is not known yet.
-    if create and len(created) < len(topics.missing(planned, existing)):
-        existing = inspect_topics(settings, connection).existing
+    created: list[str] = []
+    if create:
+        planned = [
+            topic for topic in plan if events_topic or topic.purpose != topics.EVENTS
+        ]
+        missing = topics.missing(planned, existing)
+        for topic in missing:
+            if topic.purpose == topics.EVENTS:
+                number = plural(topic.partitions, "partition")
+                log(f"creating the events topic {topic.name} with {number}")
+        existing = existing | _add_partitions(connection, lacking, existing)
+        created = topics.create_missing(connection, planned, existing)
+        # Something else created some meanwhile: how they are configured is not known yet.
+        if len(created) < len(missing):
+            existing = inspect_topics(settings, connection).existing
+        lacking = []
     absent = [
         topic for topic in topics.missing(plan, existing) if topic.name not in created
     ]
@@ -78,7 +73,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     for topic in absent:
         if topic.purpose == topics.EVENTS:
             log(_no_events(topic, plan, connection))
-    for topic in () if create else lacking:
+    for topic in lacking:
         log(
             f"{topic.name} lacks partitions: a running worker adds them to a state topic if it may, --create does"
         )
@@ -91,6 +86,20 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     if wrong:
         return EXIT_NOT_READY
     return EXIT_MISSING if own or (absent and not create) else 0
+
+
+def _add_partitions(
+    connection: Connection,
+    lacking: Sequence[topics.Topic],
+    existing: Mapping[str, topics.ExistingTopic],
+) -> dict[str, topics.ExistingTopic]:
+    """Add the partitions that topics lack, and return these topics as they are then."""
+    changed = {}
+    for topic in lacking:
+        topics.add_partitions(connection, topic.name, topic.partitions)
+        log(f"{topic.name} has got partitions: {topic.partitions} now")
+        changed[topic.name] = replace(existing[topic.name], partitions=topic.partitions)
+    return changed
 
 
 def _no_events(

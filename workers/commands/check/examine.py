@@ -91,8 +91,8 @@ class PathCounts:
         """Count every path in a record once, up to PATHS_MAX different ones."""
         self._records += 1
         fields = walk(record, NAMES_MAX, ELEMENTS_MAX)
-        for steps, list_at in {place for place, _ in fields if place[0]}:
-            text = str(Path(steps, list_at))
+        for steps in {steps for steps, _ in fields if steps.names}:
+            text = str(Path(*steps))
             if text in self._with_path or (
                 len(self._with_path) < PATHS_MAX and len(text) <= CHARACTERS_MAX
             ):
@@ -432,12 +432,12 @@ class Findings:
 
 def examine(settings: Settings, sample: Sample) -> Findings:
     """Read a sample as the worker would, and collect the findings."""
-    met = _Met(settings, sample)
-    accepted_events = [met.take(part) for part in sample.parts]
-    met.name_absent()
+    survey = _Survey(settings, sample)
+    accepted_events = [survey.take(part) for part in sample.parts]
+    survey.name_absent()
     times_by_part = [_times(batches) for batches in accepted_events]
     # Only the times of the oldest records count: they say since when there are events.
-    oldest = [_times(met.events(part)) for part in sample.oldest]
+    oldest = [_times(survey.events(part)) for part in sample.oldest]
     weights = _weights(sample, times_by_part, oldest)
     weighted = [
         (events, weight)
@@ -445,15 +445,17 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         for events in batches
     ]
     absent = {
-        path: met.fields.nearest(path) for path in met.paths if not met.fields.has(path)
+        path: survey.fields.nearest(path)
+        for path in survey.paths
+        if not survey.fields.has(path)
     }
     times = joined(times_by_part)
-    rejected = sum(why.number for why in met.reasons.values())
+    rejected = sum(why.number for why in survey.reasons.values())
     return Findings(
         records=len(sample),
         accepted=len(times),
         skipped=len(sample) - len(times) - rejected,
-        why=tuple(sorted(met.reasons.values(), key=lambda why: -why.number)),
+        why=tuple(sorted(survey.reasons.values(), key=lambda why: -why.number)),
         first_ms=min(times.tolist(), default=None),
         last_ms=max(times.tolist(), default=None),
         time_hint=_time_doubt(settings, times),
@@ -461,15 +463,20 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         gaps=_gaps(settings, sample, times_by_part, oldest),
         histograms=tuple(
             _findings(
-                settings, config, weighted, absent, met.numbers, met.late[config.name]
+                settings,
+                config,
+                weighted,
+                absent,
+                survey.numbers,
+                survey.late[config.name],
             )
             for config in settings.histograms
         ),
     )
 
 
-class _Met:
-    """What was met in a sample so far, which is read as the worker would read it.
+class _Survey:
+    """A sample that is read as the worker would read it, and what was found in it so far.
 
     `late` has the number of late events by histogram, `numbers` those of sums by view.
     """
@@ -494,9 +501,9 @@ class _Met:
         if sample.live:
             now_ms = time.time_ns() // 1_000_000
             self._latest_ms = now_ms + settings.events.max_ahead_ms
-        self._strict = Projection(shape)
+        self._projection = Projection(shape)
         # As with the setting `missing = "empty"`.
-        self._lenient = Projection(replace(shape, empty=True))
+        self._with_missing_empty = Projection(replace(shape, empty=True))
         self._undeclared = UndeclaredKeys(settings, shape)
 
     def events(self, part: Part) -> list[Events]:
@@ -505,12 +512,12 @@ class _Met:
         return [reading.events for reading in readings]
 
     def take(self, part: Part) -> list[Events]:
-        """Return the accepted events of a part in batches, and note the rest."""
+        """Return the accepted events of a part in batches; note its fields, numbers and rejects."""
         source = self._source(part)
         for i in range(len(part.records)):
             if (record := _decoded(source, part, i)) is not None:
                 self.fields.add(record)
-                for view, numbers in self._strict.numbers(record).items():
+                for view, numbers in self._projection.numbers(record).items():
                     self.numbers[view] += numbers
         # The watermark before the sample is unknown; it begins with the first sampled event.
         clock = Watermark(
@@ -574,8 +581,10 @@ class _Met:
         why.number += 1
         record = _decoded(source, part, reject.index)
         why.fields.add(record)
-        refused = isinstance(self._strict.event(record), str)
-        why.empty += refused and not isinstance(self._lenient.event(record), str)
+        refused = isinstance(self._projection.event(record), str)
+        why.empty += refused and not isinstance(
+            self._with_missing_empty.event(record), str
+        )
         if reject.reason == NOT_DECLARED:
             self._undeclared.add(part.records.key(reject.index), record)
         if why.number == 1:

@@ -116,13 +116,13 @@ def write_settings(chosen: Init) -> int:
         asking = not chosen.yes and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        answers = _answers(guess, chosen, buckets, ask=asking)
-        if private is not None and answers[1]:
+        keys, of_users, buckets = _answers(guess, chosen, buckets, ask=asking)
+        if private is not None and of_users:
             raise SettingsError(
                 "--private: not with --users: it protects single events of the sample"
             )
         rho = None if private is None else rho_of(private, DELTA, gaussian=True)
-        draft = guess.draft(*answers, rho)
+        draft = guess.draft(keys, of_users, buckets, rho)
     except CannotGuess as nothing:
         log(f"no settings for the topic {topic}: {nothing}")
         return EXIT_NOTHING

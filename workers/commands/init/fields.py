@@ -2,8 +2,7 @@
 
 An object is one field if its names differ from record to record and its values are whole numbers:
 its names are labels and its values counts. Other objects with varying names are not walked (the
-names are data), nor are names that cannot form a path or that lie behind a second list. `Steps`
-are the names on the way to a value, and after how many of them a list lies (None: there is none).
+names are data), nor are names that cannot form a path or that lie behind a second list.
 """
 
 import dataclasses
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from itertools import islice
+from typing import NamedTuple
 
 from workers.commands.init import names
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
@@ -56,7 +56,21 @@ _VARYING = 0.5
 # An object with more different names than this is data keyed by name, not a record with fields.
 _MANY_NAMES = 50
 
-Steps = tuple[tuple[str, ...], int | None]
+
+class Steps(NamedTuple):
+    """The names on the way to a value, and after how many of them a list lies, if one does."""
+
+    names: tuple[str, ...] = ()
+    list_at: int | None = None
+
+    def to(self, name: str) -> "Steps":
+        return Steps((*self.names, name), self.list_at)
+
+    def to_elements(self) -> "Steps":
+        return Steps(self.names, len(self.names))
+
+
+_ROOT = Steps()
 
 
 class Kind(StrEnum):
@@ -172,20 +186,17 @@ def survey(records: Sequence[object]) -> list[Field]:
 
 
 def walk(
-    value: object, names_max: int | None, elements_max: int, at: Steps = ((), None)
+    value: object, names_max: int | None, elements_max: int, steps: Steps = _ROOT
 ) -> Iterator[tuple[Steps, object]]:
     """Yield a record's values with their steps, through objects and one list on the way."""
-    yield at, value
-    steps, list_at = at
-    if isinstance(value, Mapping) and len(steps) < STEPS_MAX:
+    yield steps, value
+    if isinstance(value, Mapping) and len(steps.names) < STEPS_MAX:
         for name, inner in islice(value.items(), names_max):
             if isinstance(name, str) and name:
-                yield from walk(
-                    inner, names_max, elements_max, ((*steps, name), list_at)
-                )
-    elif isinstance(value, list) and steps and list_at is None:
+                yield from walk(inner, names_max, elements_max, steps.to(name))
+    elif isinstance(value, list) and steps.names and steps.list_at is None:
         for element in value[:elements_max]:
-            yield from walk(element, names_max, elements_max, (steps, len(steps)))
+            yield from walk(element, names_max, elements_max, steps.to_elements())
 
 
 @dataclass(slots=True)
@@ -235,82 +246,82 @@ class _Survey:
         self._fields: dict[tuple[Steps, Form], Field] = {}
         self._paths: dict[Steps, Path | None] = {}
         self._nulls = Counter[Steps]()
-        # The record at hand, and the fields found in it.
+        # The record at hand, and the ids of the fields found in it.
         self._place = 0
-        self._met = set[int]()
+        self._found_in_record = set[int]()
 
     def fields(self) -> list[Field]:
         """Do both passes; return the fields in order of first occurrence."""
         for record in self._records:
-            for where, found in walk(record, None, ELEMENTS_MAX):
-                if not isinstance(found, Mapping) or len(where[0]) >= STEPS_MAX:
+            for steps, value in walk(record, None, ELEMENTS_MAX):
+                if not isinstance(value, Mapping) or len(steps.names) >= STEPS_MAX:
                     continue
-                if where in self._objects or len(self._objects) < FIELDS_MAX:
-                    self._objects.setdefault(where, _ObjectNames()).add(found)
+                if steps in self._objects or len(self._objects) < FIELDS_MAX:
+                    self._objects.setdefault(steps, _ObjectNames()).add(value)
         for place, record in enumerate(self._records):
             if isinstance(record, Mapping):
                 self._place = place
-                self._met = set()
-                self._children(record, ((), None))
-        for (where, _), field in self._fields.items():
-            field.nulls = self._nulls[where]
+                self._found_in_record = set()
+                self._children(record, _ROOT)
+        for (steps, _), field in self._fields.items():
+            field.nulls = self._nulls[steps]
         return list(self._fields.values())
 
-    def _children(self, found: Mapping[str, object], where: Steps) -> None:
+    def _children(self, parent: Mapping[str, object], steps: Steps) -> None:
         """Add the values in an object, unless its names are data."""
-        seen = self._objects.get(where)
-        if seen is None or (seen.data and where[0]):
-            return  # the record itself is always walked: there is nothing else
-        for name, value in found.items():
+        objects = self._objects.get(steps)
+        # The record itself is always walked: there is nothing else.
+        if objects is None or (objects.data and steps.names):
+            return
+        for name, value in parent.items():
             if not isinstance(name, str):
                 continue
-            at = (*where[0], name), where[1]
             if value is not None:
-                self._value(value, at)
-            elif where[1] is None:
-                self._nulls[at] += 1
+                self._value(value, steps.to(name))
+            elif steps.list_at is None:
+                self._nulls[steps.to(name)] += 1
 
-    def _value(self, value: object, where: Steps) -> None:
+    def _value(self, value: object, steps: Steps) -> None:
         """Add one value as a field, or walk into it; of lists, each element."""
-        inside = where[1] is not None
+        inside = steps.list_at is not None
         form = Form.ELEMENT if inside else Form.ONE
         if isinstance(value, Mapping):
-            seen = self._objects.get(where)
-            if seen is not None and seen.map and not inside:
-                self._add(where, Form.MAP, [(Kind.TEXT, name) for name in value])
+            objects = self._objects.get(steps)
+            if objects is not None and objects.map and not inside:
+                self._add(steps, Form.MAP, [(Kind.TEXT, name) for name in value])
                 return
             # Only its share matters, unless it cannot be walked further.
-            self._children(value, where)
-            self._add(where, form, [(Kind.OBJECT, None)])
+            self._children(value, steps)
+            self._add(steps, form, [(Kind.OBJECT, None)])
         elif not isinstance(value, list):
-            self._add(where, form, [(kind_of(value), value)])
+            self._add(steps, form, [(kind_of(value), value)])
         elif inside:
-            self._add(where, form, [(Kind.LIST, None)])
+            self._add(steps, form, [(Kind.LIST, None)])
         else:
             elements = value[:ELEMENTS_MAX]
             for element in elements:
                 if isinstance(element, Mapping):
-                    self._children(element, (where[0], len(where[0])))
+                    self._children(element, steps.to_elements())
             kinds = [
                 (kind_of(element), element)
                 for element in elements
                 if element is not None
             ]
-            self._add(where, Form.LIST, kinds)
+            self._add(steps, Form.LIST, kinds)
 
     def _add(
-        self, where: Steps, form: Form, values: Sequence[tuple[Kind, object]]
+        self, steps: Steps, form: Form, values: Sequence[tuple[Kind, object]]
     ) -> None:
         """Add values of the record at hand to the field at a path, made when first met."""
-        path = self._path(where)
-        field = self._fields.get((where, form))
+        path = self._path(steps)
+        field = self._fields.get((steps, form))
         if field is None:
             if path is None or len(self._fields) >= FIELDS_MAX:
                 return
             field = Field(path=path, form=form, total=len(self._records))
-            self._fields[where, form] = field
-        if id(field) not in self._met:
-            self._met.add(id(field))
+            self._fields[steps, form] = field
+        if id(field) not in self._found_in_record:
+            self._found_in_record.add(id(field))
             field.records += 1
         for kind, value in values:
             if kind in (Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN):
@@ -331,17 +342,17 @@ class _Survey:
             if form is Form.ONE:
                 field.column[self._place] = value
 
-    def _path(self, where: Steps) -> Path | None:
+    def _path(self, steps: Steps) -> Path | None:
         """Return the path of some steps; None if settings cannot name it."""
-        if where not in self._paths:
-            path = Path(*where)
+        if steps not in self._paths:
+            path = Path(*steps)
             try:
                 # Raises for a lone surrogate, which a settings file cannot have.
                 str(path).encode()
-                self._paths[where] = path if parse(str(path)) == path else None
+                self._paths[steps] = path if parse(str(path)) == path else None
             except ValueError:
-                self._paths[where] = None
-        return self._paths[where]
+                self._paths[steps] = None
+        return self._paths[steps]
 
 
 def kind_of(value: object) -> Kind:
@@ -422,8 +433,8 @@ def guess_condition(
                 ConditionGuess(field=field, values=having_items, others=others)
             )
 
-    def order(where: ConditionGuess) -> tuple[bool, int, str]:
-        path = where.field.path
-        return not where.field.name_has(names.TYPE), len(path.steps), str(path)
+    def order(steps: ConditionGuess) -> tuple[bool, int, str]:
+        path = steps.field.path
+        return not steps.field.name_has(names.TYPE), len(path.steps), str(path)
 
     return min(guesses, key=order, default=None)

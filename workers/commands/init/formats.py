@@ -101,7 +101,7 @@ class SchemaDecoder:
         )
         registry = Registry(access)
         waiting = CommandWait(_PATIENCE_S, refusal)
-        # The registry itself asks again for an unknown id.
+        # Cached with None for an unknown id, which `Registry` would wait for again.
         self._schema = functools.cache(
             lambda schema_id: registry.schema(schema_id, waiting)
         )
@@ -109,7 +109,8 @@ class SchemaDecoder:
             AVRO: AvroFormat(Node()),
             PROTOBUF: ProtobufFormat(None),
         }
-        # By schema id and, for Protobuf, the message path; None: cannot be decoded.
+        # The number that `add` of a form gave to a schema, for `decode`, by schema id and, for
+        # Protobuf, the message path; None: cannot be decoded.
         self._numbers: dict[tuple[bytes, bytes], int | None] = {}
 
     def decode(self, value: bytes) -> tuple[str, object]:
