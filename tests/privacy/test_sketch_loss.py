@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 
+from tests.mechanisms.misra_gries.theorem_8 import printed_threshold
 from tests.privacy.sketch_loss import (
     Law,
     Pair,
@@ -26,7 +27,6 @@ from workers.mechanisms.misra_gries.releases import (
     PmgLaw,
     PureLaw,
     gshm_delta,
-    printed_threshold,
     shared_tail,
 )
 

@@ -63,7 +63,6 @@ from workers.privacy.total import (
     compose,
     epsilon_at,
     sample_of,
-    samples_of,
     spans_of,
     worst_group,
 )
@@ -314,6 +313,8 @@ def generations_in(settings: Settings) -> dict[str, int]:
     return {config.name: config.generation for config in settings.histograms}
 
 
+# Generations that may count the same event, and its stream key if that is a declared one.
+_Group = tuple[list["Entry"], str | None]
 # With more combinations than this, an event is assumed to count in everything.
 _CHOICES_MAX = 4_096
 
@@ -330,40 +331,40 @@ def total_of(
     if not everything or any(entry.life.unit != unit for entry in everything):
         return None
     # Users, or too many combinations: take everything.
-    choices: list[tuple[list[Entry], str | None]] = [(everything, None)]
+    groups: list[_Group] = [(everything, None)]
     if unit == "event":
-        payers = [
+        by_worker = [
             _payers_of_an_event(entries, owners)
             for entries, owners in published
             if entries
         ]
-        if math.prod(map(len, payers)) <= _CHOICES_MAX:
-            choices = [
-                (list(chain(*(group for group, _ in choice))), choice[0][1])
-                for choice in product(*payers)
+        if math.prod(map(len, by_worker)) <= _CHOICES_MAX:
+            groups = [
+                (list(chain(*(entries for entries, _ in choice))), choice[0][1])
+                for choice in product(*by_worker)
             ]
-    costs = []
-    sampled = []
-    for group, _ in choices:
-        counted = {id(entry) for entry in group}
-        others = [entry for entry in everything if id(entry) not in counted]
-        sampled.append([entry for entry in others if entry.charge.cost.sample_rho])
-        samples = samples_of(entry.charge.cost for entry in others)
-        costs.append([*(entry.charged for entry in group), *samples])
-    worst, joint = worst_group(costs)
-    group, key = choices[worst]
+    # By group: the generations that an event pays for, and what it pays.
+    payments: list[list[tuple[Charge, PrivacyCost]]] = []
+    for group, _ in groups:
+        counting = {id(entry) for entry in group}
+        sampling = [
+            entry.charge
+            for entry in everything
+            if id(entry) not in counting and entry.charge.cost.sample_rho
+        ]
+        paid = [(entry.charge, entry.charged) for entry in group]
+        paid += [(charge, sample_of(charge.cost)) for charge in sampling]
+        payments.append(paid)
+    worst, joint = worst_group([[cost for _, cost in paid] for paid in payments])
     several = len(workers) > 1
     # Name no key if the same running histograms serve all keys.
     served = {entry.charge.keys for entry in everything if entry.status == "running"}
+    _, key = groups[worst]
     return Total(
         **structs.asdict(joint),
         unit=unit,
-        parts=(
-            *(_counted(entry.charge, entry.charged, worker=several) for entry in group),
-            *(
-                _counted(entry.charge, sample_of(entry.charge.cost), worker=several)
-                for entry in sampled[worst]
-            ),
+        parts=tuple(
+            _counted(charge, cost, worker=several) for charge, cost in payments[worst]
         ),
         key=None if several or len(served) < 2 else key,
     )
@@ -388,13 +389,10 @@ def person_loss(
     return spans_of(*([entry.charge for entry in group] for group in groups))
 
 
-def _payers_of_an_event(
-    entries: Sequence[Entry], owners: Owners
-) -> list[tuple[list[Entry], str | None]]:
+def _payers_of_an_event(entries: Sequence[Entry], owners: Owners) -> list[_Group]:
     """Return every group of generations that may count the same event.
 
-    That is, which serve its stream key, in its owner partition, at the same time. With each group
-    comes the stream key, if it is a declared one.
+    That is, which serve its stream key, in its owner partition, at the same time.
     """
     charges = [entry.charge for entry in entries]
     several_fields = len({charge.key_field for charge in charges}) > 1

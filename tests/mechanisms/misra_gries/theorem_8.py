@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from workers.arrays.types import Longs
-from workers.mechanisms.misra_gries.releases import PmgLaw, printed_threshold
+from workers.mechanisms.misra_gries.releases import PmgLaw
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.algorithms import Cell, OneShotNoise, Sketched
 
@@ -22,6 +22,11 @@ BETA = 0.05
 SIZES = tuple(1 << bits for bits in range(4, 13))
 # Occurrences a counter, on average.
 WEIGHT = 60
+
+
+def printed_threshold(epsilon: float, delta: float) -> float:
+    """Return the threshold of the paper's Algorithm 2: shown if not below it."""
+    return 1 + 2 * math.log(3 / delta) / epsilon
 
 
 def streams(size: int, number: int, seed: int) -> Iterator[Longs]:

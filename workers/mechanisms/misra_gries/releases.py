@@ -62,7 +62,7 @@ class PmgLaw(Frozen):
     show in one world alone with a probability of at most P(eta + max Z_j >= tau - m). For m = 1 it
     is P(eta + max(1 + Z_1, Z_2) >= tau), and attained: state S6 of Lemma 2 has such counters. The
     threshold is the least for which this is at most delta; the paper's, 1 + 2 ln(3 / delta) /
-    epsilon, bounds six samples by themselves, and is about twice as high (`printed_threshold`).
+    epsilon, bounds six samples by themselves, and is about twice as high.
 
     Args: size: counters k. together: m. epsilon: above 0. delta: above 0, below 1.
     """
@@ -178,11 +178,6 @@ class GshmLaw(SparseGaussianLaw):
 
 
 Law: TypeAlias = PmgLaw | PureLaw | SparseGaussianLaw
-
-
-def printed_threshold(epsilon: float, delta: float) -> float:
-    """Return Algorithm 2's threshold, 1 + 2 ln(3 / delta) / epsilon: shown if not below it."""
-    return 1 + 2 * math.log(3 / delta) / epsilon
 
 
 def shared_tail(scale: Fraction, alone: int, lower: int, x: int) -> float:
