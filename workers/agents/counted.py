@@ -47,7 +47,8 @@ def counted_sources(
     counted = topics
     if progress.sources != sum(topic.partitions for topic in topics):
         stored = stored_topics(connection, state, state_partitions)
-        if stored is None:  # the state of one topic
+        if stored is None:
+            # The state is of a single topic: the settings must name one, too.
             refuse_other_count(
                 f"the set of {len(topics)} events topics", len(topics), 1
             )

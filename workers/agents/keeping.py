@@ -90,19 +90,23 @@ class Keeping:
         self._known = checkpoints(store)
 
     def is_due(self, progress: ReleaseProgress) -> bool:
-        """Return whether to make a checkpoint of a state with this progress."""
+        """Return whether to make a checkpoint of a state with this progress.
+
+        The first is due at once; later ones once the time published, or with epochs the beginning
+        of the longest ones, is `keep_ms` after that of the last checkpoint.
+        """
         published_ms = _published_ms(progress)
         if published_ms is None or not self._known:
             return published_ms is not None
-        before = self._known[-1].published_ms
+        before_ms = self._known[-1].published_ms
         grids = [grid_of(name, life) for name, life in progress.histograms.items()]
-        begins = [
-            (_epoch_begin(grid, published_ms), _epoch_begin(grid, before))
+        begins_ms = [
+            (_epoch_begin(grid, published_ms), _epoch_begin(grid, before_ms))
             for grid in _longest(grids)
         ]
         return all(
-            newest >= copied + self._keep_ms
-            for newest, copied in begins or [(published_ms, before)]
+            now_ms >= then_ms + self._keep_ms
+            for now_ms, then_ms in begins_ms or [(published_ms, before_ms)]
         )
 
     def changes(self, store: Store) -> list[Change]:

@@ -184,7 +184,7 @@ class ReleaseShard(Shard):
             before = self._ticks()
             started = time.perf_counter()
             began_s = time.monotonic()
-            until_ms = None if self._delivery_ms is None else self._next_delivered_ms()
+            until_ms = None if self._delivery_ms is None else self._next_due_ms()
             released = self.merge.release(
                 after_tick=self.report_progress, by_lane=True, until_ms=until_ms
             )
@@ -214,23 +214,22 @@ class ReleaseShard(Shard):
         complete_ms = self.merge.complete_ms
         if self._delivery_ms is None or complete_ms is None:
             return True
-        last_ms = self._next_delivered_ms()
+        last_ms = self._next_due_ms()
         left_ms = last_ms + self._wait_ms - time.time_ns() // 1_000_000
         return complete_ms >= last_ms or left_ms <= self._delivery_ms / 2
 
-    def _next_delivered_ms(self) -> int:
-        """Return the end of the tick that is to be delivered at the next fixed time."""
+    def _next_due_ms(self) -> int:
+        """Return when the tick ends, of any histogram, that is due next: `_wait_ms` later."""
         now_ms = time.time_ns() // 1_000_000
         return self.merge.end_after(now_ms - self._wait_ms)
 
     def _deliver_at(self, last_ms: int) -> float:
         """Return when to deliver ready ticks, in s since 1970; the last of them ends at `last_ms`.
 
-        A tick is due `_wait_ms` after its end. If that has passed, ready ticks wait until the next
-        tick of any histogram is due: the time of delivery does not tell how long the work took.
+        A tick is due `_wait_ms` after its end. Ready ticks that are overdue wait until a tick of
+        any histogram is due next: the time of delivery does not tell how long the work took.
         """
-        # The second is later only if the first is past.
-        end_ms = max(last_ms, self._next_delivered_ms())
+        end_ms = max(last_ms, self._next_due_ms())
         return (end_ms + self._wait_ms) / 1000
 
     def _publish(

@@ -313,9 +313,9 @@ def catalog(
 ) -> list[dict[str, object]]:
     """Return every series with its stream keys and the metadata of its newest snapshot.
 
-    A series is what one topic has: a window of a histogram, or its counts since an epoch began.
-    `name` is its histogram's in the settings, of which there may be several windows. A series in
-    `missing` has no topic: its keys are None.
+    A series is what one topic has: a window of a histogram, or its counts since an epoch began. In
+    the result, `histogram` is the name of the series, `name` that of its histogram in the settings.
+    A series in `missing` has no topic: its keys are None.
     """
     keys: dict[str, list[str]] = {one.name: [] for one in histograms}
     for stream in history.streams():
@@ -324,19 +324,18 @@ def catalog(
     listing = []
     for histogram in histograms:
         name = histogram.name
-        declared_keys = None if name in missing else sorted(keys[name])
-        about: dict[str, object] = {"histogram": name, "keys": declared_keys}
+        seen_keys = None if name in missing else sorted(keys[name])
+        about: dict[str, object] = {"histogram": name, "keys": seen_keys}
         about |= {"name": histogram.settings_name, "window_ms": histogram.window_ms}
         about["also_in"] = _also_in(histogram, histograms)
-        about |= {word: getattr(histogram, word) for word in SETTINGS}
+        about |= {field: getattr(histogram, field) for field in SETTINGS}
         snapshot = newest.get(name)
         for field in ("mechanism", "id", "epoch", "tick", "end"):
             about[field] = getattr(snapshot, field, None)
-        promise = None
+        guarantee = None
         if snapshot is not None:
-            # Without the fields that only users without epochs have.
-            promise = msgspec.to_builtins(snapshot.guarantee)
-        about["guarantee"] = promise
+            guarantee = msgspec.to_builtins(snapshot.guarantee)
+        about["guarantee"] = guarantee
         listing.append(about)
     return listing
 

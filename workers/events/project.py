@@ -218,10 +218,10 @@ class _ViewProjection(Frozen):
         label = self._view.items.steps[path.list_at :]
         found: list[float | Decimal] = []
         of_list = Path(steps)
-        for element in _at(record, steps) if items else ():
-            value = _at(element, label, of_list)
+        for element in _value_at(record, steps) if items else ():
+            value = _value_at(element, label, of_list)
             if not self._is_missing(value):
-                given = _at(element, path.steps[len(steps) :], of_list)
+                given = _value_at(element, path.steps[len(steps) :], of_list)
                 found.append(_number(_required(given, path), path))
         return found
 
@@ -235,7 +235,7 @@ class _ViewProjection(Frozen):
         depth = items.list_at
         if depth is not None and depth < len(items.steps):
             return self._of_elements(record, items.steps[:depth], items.steps[depth:])
-        value = _at(record, items.steps)
+        value = _value_at(record, items.steps)
         if self._is_missing(value):
             return [], []
         value = _required(value, items)
@@ -289,7 +289,7 @@ class _ViewProjection(Frozen):
         items = self._view.items
         count = self._view.count
         of_list = Path(steps)
-        elements = _at(record, steps)
+        elements = _value_at(record, steps)
         if self._is_missing(elements):
             return [], []
         if not isinstance(_required(elements, of_list), list):
@@ -301,7 +301,7 @@ class _ViewProjection(Frozen):
                 raise _Rejected(
                     f"field {_name(of_list)} has an item that is not an object"
                 )
-            value = _at(element, rest, of_list)
+            value = _value_at(element, rest, of_list)
             if self._is_missing(value):
                 continue
             value = _required(value, items)
@@ -310,7 +310,7 @@ class _ViewProjection(Frozen):
             labels.append(self._label(value))
             amount = 1
             if count is not None:
-                given = _at(element, count.steps[len(steps) :], of_list)
+                given = _value_at(element, count.steps[len(steps) :], of_list)
                 amount = _amount(_required(given, count), count)
             amounts.append(amount)
         return labels, amounts
@@ -382,19 +382,22 @@ def bucket(edges: Sequence[float], value: object) -> int:
     return bisect_right(edges, number)
 
 
-def _at(
+def _value_at(
     record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None = None
 ) -> Any:
-    """Return the value at a path through objects, `_ABSENT` if there is none."""
+    """Return the value at a path through objects, `_ABSENT` if there is none.
+
+    `within`, only for messages: the path of the list of which `record` is an element.
+    """
     value: Any = record
-    for place, name in enumerate(steps):
+    for depth, name in enumerate(steps):
         if value is None:
             return _ABSENT
         if not isinstance(value, Mapping):
-            before = steps[:place]
-            path = Path(before)
+            passed = steps[:depth]
+            path = Path(passed)
             if within is not None:
-                path = Path(within.steps + before, len(within.steps))
+                path = Path(within.steps + passed, len(within.steps))
             raise _Rejected(f"field {_name(path)} is not an object")
         value = value.get(name, _ABSENT)
         if value is _ABSENT:
@@ -404,7 +407,7 @@ def _at(
 
 def _field(record: Mapping[str, Any], path: Path) -> Any:
     """Return the value at a path; reject the event if it is absent or null."""
-    return _required(_at(record, path.steps), path)
+    return _required(_value_at(record, path.steps), path)
 
 
 def _required(value: Any, path: Path) -> Any:

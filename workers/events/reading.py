@@ -312,27 +312,28 @@ class EventReader(Frozen):
         self._json = Json(self.layout.tree)
         self._max = max_bytes
         self._projection = Projection(shape)
-        self._of_record_key = tuple(
+        # By view: whether the record's key is its stream key.
+        self._stream_key_is_key = tuple(
             view.key == RECORD_KEY for view in shape.views.values()
         )
         self._user_is_key = shape.user == RECORD_KEY
 
     def read(self, records: Records, fmt: Format | None = None) -> Iterator[Reading]:
         """Yield the events of a batch, at least one part. A `fmt` of None means JSON."""
-        named = self._named(records)
+        with_key = self._with_key(records)
         # The scanner tries plain records; the others go to the general reader at once.
         # Of a record without a value, the general reader finds the fault.
         plain = records.values[:, 1] - records.values[:, 0] <= self._max
-        if named is not None:
-            plain &= named
-        return self._parts(records, fmt, named, plain)
+        if with_key is not None:
+            plain &= with_key
+        return self._parts(records, fmt, with_key, plain)
 
     def read_general(
         self, records: Records, fmt: Format | None = None
     ) -> Iterator[Reading]:
         """As `read`, with the general reader for every record."""
         nothing = np.zeros(len(records), dtype=np.bool_)
-        return self._parts(records, fmt, self._named(records), nothing)
+        return self._parts(records, fmt, self._with_key(records), nothing)
 
     def decode_all(
         self, records: Records, row: int, fmt: Format | None = None
@@ -345,20 +346,20 @@ class EventReader(Frozen):
             fmt.scan(records.data, records.values[row : row + 1], nothing)
         ).decode(0)
 
-    def _named(self, records: Records) -> Bools | None:
+    def _with_key(self, records: Records) -> Bools | None:
         """Return a mask of the records with a valid label as key; None if all pass or none must."""
-        if not self._user_is_key and not any(self._of_record_key):
+        if not self._user_is_key and not any(self._stream_key_is_key):
             return None
         data = readonly_contiguous(records.data)
         keys = readonly_contiguous(records.keys)
-        named = valid_texts(data, keys, LABEL_BYTES_MAX)
-        return None if named.all() else named
+        with_key = valid_texts(data, keys, LABEL_BYTES_MAX)
+        return None if with_key.all() else with_key
 
     def _parts(
         self,
         records: Records,
         fmt: Format | None,
-        named: Bools | None,
+        with_key: Bools | None,
         plain: Bools,
     ) -> Iterator[Reading]:
         """Yield the parts of a batch; the general reader reads what is not `plain` or declined."""
@@ -367,14 +368,14 @@ class EventReader(Frozen):
             for row in reading.unread:
                 at = reading.start + row
                 event = self._event(records, at, logs.decode)
-                unnamed = named is not None and not named[at]
-                if unnamed and isinstance(event, Event) and self._needs_name(event):
+                lacks_key = with_key is not None and not with_key[at]
+                if lacks_key and isinstance(event, Event) and self._needs_key(event):
                     event = "record key is no label"
                 reading.add(row, event)
             part = slice(reading.start, reading.stop)
             keys = records.keys[part]
-            if named is not None:
-                keys = np.where(named[part, None], keys, 0)
+            if with_key is not None:
+                keys = np.where(with_key[part, None], keys, 0)
             reading.finish(records.times[part], keys)
             yield reading
 
@@ -393,12 +394,14 @@ class EventReader(Frozen):
             return str(reason)
         return self._projection.event(decoded)
 
-    def _needs_name(self, event: Event) -> bool:
+    def _needs_key(self, event: Event) -> bool:
         """Return whether the record's key is a stream key or the user of a counted event."""
-        looks = [view is not None for view in event.views]
-        keys = zip(self._of_record_key, looks, strict=True)
-        counted = any(looks) or not looks
-        return any(all(pair) for pair in keys) or (self._user_is_key and counted)
+        includes = [view is not None for view in event.views]
+        by_view = zip(self._stream_key_is_key, includes, strict=True)
+        if any(is_key and included for is_key, included in by_view):
+            return True
+        # Without views, every event is wanted for its user.
+        return self._user_is_key and (any(includes) or not includes)
 
 
 class SourceReader:

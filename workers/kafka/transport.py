@@ -453,6 +453,7 @@ class Consumer(driver.Consumer):
         self.handover: Handover = cast(QuietcountApp, self.app).handover
         self.handover.reader = self
         self.handover.on_freed = self._on_freed
+        # Set when a shard gets room for a batch.
         self.freed = asyncio.Event()
         self._acquiring: asyncio.Task[None] | None = None
 
@@ -570,15 +571,10 @@ class Consumer(driver.Consumer):
         except self.consumer_stopped_errors:
             raise
         except Exception as exc:  # noqa: BLE001  # the hand-over decides
-            ended = self.thread.task_failure()
-            refused = isinstance(exc, StateRefused) or forbidden(exc) is not None
-            if ended is not None and not refused:
-                self.handover.stop_for_outage(_ENDED.format(describe(ended)))
-            else:
-                self.handover.consumer_failed("fetching", exc)
+            self._fetching_failed(exc)
             await self.sleep(timeout)
             return
-        if not isinstance(fetched, Fetched):
+        if not isinstance(fetched, Fetched):  # the flow stopped, or nothing answered
             await self.sleep(_SOON_S)
             return
         for tp, batch in fetched.items():
@@ -589,7 +585,17 @@ class Consumer(driver.Consumer):
                 self._read_offset[tp] = None  # no gap tracking
                 yield tp, self._message(tp, claimed)
 
+    def _fetching_failed(self, error: Exception) -> None:
+        """Stop for an outage if a task of aiokafka has ended; else the hand-over decides."""
+        ended = self.thread.task_failure()
+        refused = isinstance(error, StateRefused) or forbidden(error) is not None
+        if ended is not None and not refused:
+            self.handover.stop_for_outage(_ENDED.format(describe(ended)))
+        else:
+            self.handover.consumer_failed("fetching", error)
+
     def _on_freed(self) -> None:
+        """Note that a shard, which had no room for a batch, has room again."""
         self.freed.set()
         self.thread.on_freed()
 

@@ -136,7 +136,7 @@ class Intake(Watermark):
                     users = events.users
                     self._tallies.add(columns, lane, tick, rows, amounts, users)
             if lane not in self._sums:
-                self._note_late(lane, columns, ticks, late)
+                self._note_counted(lane, columns, ticks, late)
         return behind
 
     def _effective_times(
@@ -196,10 +196,13 @@ class Intake(Watermark):
             bounded[lane] = _bounded(lane, columns)
         return columns.amounts
 
-    def _note_late(
+    def _note_counted(
         self, lane: Lane, columns: EventColumns, ticks: Longs, late: Longs
     ) -> None:
-        """Count the events of a lane, and those in `late`, the indices of late ones."""
+        """Add to the numbers of events that a lane counted, and of those that came late.
+
+        `ticks` (n,) are 0 for events before tick 1, which do not count; `late` are indices.
+        """
         if columns.included is None:
             counted = np.count_nonzero(ticks)
         else:

@@ -171,15 +171,38 @@ class Merge:
                 "of this name the same key file"
             )
         if message.source == OWNER:
-            if message.handed is None:
-                raise StateRefused(
-                    f"contributions offset {offset}: an owner sent nothing"
-                )
-            # What has begun already got it: this is read again after a restart.
-            if message.handed.generation > self._begun(message.handed.histogram):
-                self._handed.take(message.handed, message.page, message.pages, offset)
+            self._take_handed(message, offset)
             return
-        # Source 0 tells of growth; other sources may not know of the newest yet.
+        self._follow_growth(message, offset)
+        if not 0 <= message.source < len(self.watermarks):
+            raise StateRefused(
+                f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: "
+                "it has not joined; start a new worker name, or new generations on new internal topics"
+            )
+        # Earlier messages were checked before the restart; they are read again for what waits.
+        if offset >= self._position:
+            self._follow(message, offset)
+        for part in message.sections:
+            users = self._lanes.get(part.lane) or self._of_sums.get(part.lane)
+            if users and any(h.next is None or h.next <= part.tick for h in users):
+                self.waiting.add(offset, part)
+
+    def _take_handed(self, message: Message, offset: int) -> None:
+        """Keep what another owner hands over, unless its histogram has begun.
+
+        Then it has got that already, and the message is read again after a restart.
+        """
+        handed = message.handed
+        if handed is None:
+            raise StateRefused(f"contributions offset {offset}: an owner sent nothing")
+        if handed.generation > self._begun(handed.histogram):
+            self._handed.take(handed, message.page, message.pages, offset)
+
+    def _follow_growth(self, message: Message, offset: int) -> None:
+        """Learn from a message of further owner and source partitions.
+
+        Source 0 tells of further owners; other sources may not know of the newest yet.
+        """
         known = Owners(self.owners) if message.owners is None else message.owners
         if message.source == 0 and len(known.grown) > len(self.grown):
             self._grow(known.grown, offset)
@@ -193,18 +216,6 @@ class Merge:
             self._moves.append((message.sources, message.users_from))
         self._firsts += [None] * joined
         self._sequences += [0] * joined
-        if not 0 <= message.source < len(self.watermarks):
-            raise StateRefused(
-                f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: "
-                "it has not joined; start a new worker name, or new generations on new internal topics"
-            )
-        # Earlier messages were checked before the restart; they are read again for what waits.
-        if offset >= self._position:
-            self._follow(message, offset)
-        for part in message.sections:
-            users = self._lanes.get(part.lane) or self._of_sums.get(part.lane)
-            if users and any(h.next is None or h.next <= part.tick for h in users):
-                self.waiting.add(offset, part)
 
     def _grow(self, grown: Grown, offset: int) -> None:
         """Learn from a message that there will be more owner partitions."""
@@ -361,16 +372,16 @@ class Merge:
         whose turn it is come before the others are compared again.
         """
         while due := {
-            lane: place
+            lane: order
             for lane, end_ms in until.items()
-            if (place := self._due(lane, end_ms)) is not None
+            if (order := self._order_if_due(lane, end_ms)) is not None
         }:
             lane = min(due, key=due.__getitem__)
             for _ in range(in_a_row):
                 tick = _next_tick(self._lanes[lane])
                 assert tick is not None, "it is due"
                 yield lane, tick
-                if self._due(lane, until[lane]) is None:
+                if self._order_if_due(lane, until[lane]) is None:
                     break
 
     def _step(
@@ -405,8 +416,8 @@ class Merge:
             self.waiting.drop(counted_lane, tick)
         return snapshots
 
-    def _due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
-        """Return a lane's place in release order; None if its next tick is incomplete.
+    def _order_if_due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
+        """Return a lane's sort key in release order; None if its next tick is incomplete.
 
         Lanes are released by the end of their next tick; the rest only breaks ties, always alike.
         """

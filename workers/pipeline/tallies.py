@@ -179,7 +179,8 @@ class UserTally:
     def __init__(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
         self.key_names = key_names
         self.label_names = label_names
-        self._met: list[Codes] = []
+        # By call of `add`: the stream keys met, and pair and user of each row.
+        self._keys: list[Codes] = []
         self._pairs: list[Words] = []
         self._users: list[Words] = []
         self._used = 0
@@ -191,7 +192,7 @@ class UserTally:
         return self._used
 
     def __bool__(self) -> bool:
-        return bool(self._met)
+        return bool(self._keys)
 
     def add(
         self, columns: EventColumns, events: Longs, amounts: Longs, users: Words
@@ -209,7 +210,7 @@ class UserTally:
         counts = amounts[rows] > 0
         keys = columns.keys[events]
         pairs = pairs_of(np.repeat(keys, number), columns.labels[rows])[counts]
-        self._met.append(np.unique(keys))
+        self._keys.append(np.unique(keys))
         self._pairs.append(pairs)
         self._users.append(np.repeat(users[events], number, axis=0)[counts])
         self._used += len(pairs)
@@ -222,7 +223,7 @@ class UserTally:
         Stream keys are in the order of their codes.
         """
         # The stream keys by owner, and the place of each key's code among them.
-        keys = np.unique(np.concatenate(self._met))
+        keys = np.unique(np.concatenate(self._keys))
         owner_of_key = owner_of[keys]
         by_owner = np.argsort(owner_of_key, kind="stable")
         keys = keys[by_owner]

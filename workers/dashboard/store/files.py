@@ -285,9 +285,10 @@ def tick_file(
 
 
 def _typed(fields: dict[str, Any]) -> Snapshot:
-    """Return a snapshot's fields with their types, but for items and their sums.
+    """Return a snapshot with its typed fields, but without items and their sums.
 
-    Fields of another program stay as they are.
+    `further` gets the fields that no snapshot has, and those that another program wrote in a form
+    of its own.
     """
     names = set(Snapshot.__struct_fields__) - {"further"}
     further = {name: fields[name] for name in fields if name not in names}
@@ -297,8 +298,8 @@ def _typed(fields: dict[str, Any]) -> Snapshot:
     try:
         return msgspec.convert(fields | {"further": further}, Snapshot)
     except msgspec.ValidationError:
-        odd = ("edges", "quantiles", "windows", "previous_id", "window")
-        further |= {name: fields.pop(name) for name in odd if name in fields}
+        optional = ("edges", "quantiles", "windows", "previous_id", "window")
+        further |= {name: fields.pop(name) for name in optional if name in fields}
         return msgspec.convert(fields | {"further": further}, Snapshot)
 
 

@@ -125,9 +125,13 @@ class StoredRange(NamedTuple):
 
     @property
     def kept(self) -> dict[str, int]:
-        """The times, ms, that answers state: of the oldest and newest tick, and of each level."""
-        ends = (self.first_ms, self.last_ms, self.ticks_ms, self.quarters_ms)
-        return dict(zip(("first", "last", "ticks", "hours"), ends, strict=True))
+        """What answers state as `kept` (docs/api.md): ends of ticks, ms."""
+        return {
+            "first": self.first_ms,
+            "last": self.last_ms,
+            "ticks": self.ticks_ms,
+            "hours": self.quarters_ms,
+        }
 
 
 def locate(cursor: Database, stream: Stream) -> StoredRange:

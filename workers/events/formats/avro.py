@@ -277,7 +277,11 @@ class AvroProgram(Program):
 
 @dataclass
 class _Walk:
-    """A walk of one schema along one tree: one row for each type at each node."""
+    """A walk of one schema along one tree: one row for each type at each node.
+
+    `written_type` and `read_type` are a value's type in the writer's and in the reader's schema;
+    the latter is None to read it as written.
+    """
 
     program: AvroProgram
     fit: Fit
@@ -291,81 +295,94 @@ class _Walk:
 
     def place(self, written: Any, read: Any, node: Node, path: Path = ROOT) -> int:
         """Return the row of a value of type `written`, read as type `read` (None: as written)."""
-        w = self.writer.type_of(written)
+        written_type = self.writer.type_of(written)
         if not wants(node):
             node = UNWANTED
-        r = None if read is None else self.reader.type_of(read)
-        key = (id(w), id(r), id(node))
+        read_type = None if read is None else self.reader.type_of(read)
+        key = (id(written_type), id(read_type), id(node))
         if key in self._made:
             return self._made[key]
         # Reserved before its content, since a recursive type refers to its own row.
         row = self.program.declining()
-        if isinstance(w, list) or w["type"] not in PRIMITIVES:
-            self._alive += (w, r, node)
+        if isinstance(written_type, list) or written_type["type"] not in PRIMITIVES:
+            self._alive += (written_type, read_type, node)
             self._made[key] = row
         try:
-            if isinstance(w, list):
-                rows = [self._branch(branch, read, node, path) for branch in w]
+            if isinstance(written_type, list):
+                rows = [
+                    self._branch(branch, read, node, path) for branch in written_type
+                ]
                 self.program.fill(row, ops.UNION, NO_SLOT, *self.program.parts(rows))
             else:
-                if r is not None:
-                    r = chosen(self.writer, w, self.reader, r)
+                if read_type is not None:
+                    read_type = chosen(
+                        self.writer, written_type, self.reader, read_type
+                    )
                 several = {"array": self._array, "map": self._map}
                 fill = several.get(
-                    w["type"], self._flat if w["type"] in _FLAT else self._record
+                    written_type["type"],
+                    self._flat if written_type["type"] in _FLAT else self._record,
                 )
-                fill(row, w, r, node, path)
+                fill(row, written_type, read_type, node, path)
         except Unsure:
             self.program.fill(row, ops.DECLINE, NO_SLOT)
         return row
 
     def _branch(self, written: Any, read: Any, node: Node, path: Path) -> int:
         """Return a union branch's row; it declines if it is flat and fields within are wanted."""
-        w = self.writer.type_of(written)
+        written_type = self.writer.type_of(written)
         if (
             (node.children or node.elements)
-            and w["type"] in _FLAT
-            and w["type"] != "null"
+            and written_type["type"] in _FLAT
+            and written_type["type"] != "null"
         ):
             self.fit.possible(node)
-            self.fit.within(node, path, _FLAT[w["type"]][1])
+            self.fit.within(node, path, _FLAT[written_type["type"]][1])
             return self.program.declining()
         return self.place(written, read, node, path)
 
-    def _flat(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+    def _flat(
+        self, row: int, written_type: Any, read_type: Any, node: Node, path: Path
+    ) -> None:
         """Fill a row for a type without parts; Unsure if the reader's type converts the value."""
-        kind: str = w["type"]
+        kind: str = written_type["type"]
         if kind != "null":
             self.fit.possible(node)
             self.fit.within(node, path, _FLAT[kind][1])
-        equal = r is None or node.slot == NO_SLOT or kind == r["type"]
-        if not equal and (kind, r["type"]) not in (
+        equal = read_type is None or node.slot == NO_SLOT or kind == read_type["type"]
+        if not equal and (kind, read_type["type"]) not in (
             ("int", "long"),
             ("float", "double"),
         ):
             raise Unsure
         a = b = 0
         if kind == "fixed":
-            a = w["size"]
+            a = written_type["size"]
             if type(a) is not int or not 0 <= a <= FIXED_MAX:  # fastavro takes any
                 raise ValueError(f"a fixed of {a} bytes")
         elif kind == "enum":
-            if r is not None and not set(w["symbols"]) <= set(r["symbols"]):
+            if read_type is not None and not set(written_type["symbols"]) <= set(
+                read_type["symbols"]
+            ):
                 raise Unsure
-            a, b = self.program.names([(symbol, 0) for symbol in w["symbols"]])
+            a, b = self.program.names(
+                [(symbol, 0) for symbol in written_type["symbols"]]
+            )
         self.program.fill(row, _FLAT[kind][0], node.slot, a, b)
 
-    def _inner_type(self, w: Any, r: Any, name: str) -> Any:
+    def _inner_type(self, written_type: Any, read_type: Any, name: str) -> Any:
         """Return the reader's type of `items` or `values` (`name`); None: as written."""
-        if r is None:
+        if read_type is None:
             return None
-        if not matches(self.writer, w[name], self.reader, r[name]):
+        if not matches(self.writer, written_type[name], self.reader, read_type[name]):
             raise Unsure
-        return r[name]
+        return read_type[name]
 
-    def _array(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+    def _array(
+        self, row: int, written_type: Any, read_type: Any, node: Node, path: Path
+    ) -> None:
         """Fill a row for an array; `head` is the slot of its LIST row in the log, if wanted."""
-        of = self._inner_type(w, r, "items")
+        items_read = self._inner_type(written_type, read_type, "items")
         self.fit.possible(node)
         self.fit.impossible(Node(children=node.children), path, "a list")
         slot = node.slot
@@ -375,25 +392,27 @@ class _Walk:
             slot = NO_SLOT
             head = node.slot
             inner = _opened(node)
-        items = self._element(w["items"], of, inner, element(path))
+        items = self._element(written_type["items"], items_read, inner, element(path))
         self.program.fill(row, ops.ARRAY, slot, items, head)
 
     def _element(self, written: Any, read: Any, node: Node, path: Path) -> int:
         """Return the row of an element; a null declines if its fields are wanted."""
-        w = self.writer.type_of(written)
-        if not node.children or not isinstance(w, list):
+        written_type = self.writer.type_of(written)
+        if not node.children or not isinstance(written_type, list):
             return self.place(written, read, node, path)
         rows = [
             self.program.declining()
             if self.writer.type_of(branch) == {"type": "null"}
             else self._branch(branch, read, node, path)
-            for branch in w
+            for branch in written_type
         ]
         return self.program.row(ops.UNION, NO_SLOT, *self.program.parts(rows))
 
-    def _map(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+    def _map(
+        self, row: int, written_type: Any, read_type: Any, node: Node, path: Path
+    ) -> None:
         """Fill a row for a map: rows for wanted names, and one for the values of all others."""
-        values_read = self._inner_type(w, r, "values")
+        values_read = self._inner_type(written_type, read_type, "values")
         self.fit.possible(node)
         self.fit.impossible(Node(elements=node.elements), path, "a map")
         slot = node.slot
@@ -406,27 +425,42 @@ class _Walk:
         if len(node.children) > ops.CHILDREN_MAX:
             raise Unsure
         rows = [
-            (name, self.place(w["values"], values_read, each, child(path, name)))
+            (
+                name,
+                self.place(
+                    written_type["values"], values_read, each, child(path, name)
+                ),
+            )
             for name, each in node.children.items()
         ]
         first, number = self.program.names(rows)
-        values = self.place(w["values"], values_read, inner, path)
+        values = self.place(written_type["values"], values_read, inner, path)
         self.program.fill(row, ops.MAP_OP, slot, values, head, first, number)
 
-    def _record(self, row: int, w: Any, r: Any, node: Node, path: Path) -> None:
+    def _record(
+        self, row: int, written_type: Any, read_type: Any, node: Node, path: Path
+    ) -> None:
         """Fill a row for a record: the written fields, then the defaults of the reader's others."""
-        read, left = ([None] * len(w["fields"]), []) if r is None else fields_of(w, r)
+        read, left = (
+            ([None] * len(written_type["fields"]), [])
+            if read_type is None
+            else fields_of(written_type, read_type)
+        )
         self.fit.possible(node)
         self.fit.impossible(Node(elements=node.elements), path, "a record")
-        if node.many and (len(w["fields"]) > MAP_NAMES_MAX or r is not None):
+        if node.many and (
+            len(written_type["fields"]) > MAP_NAMES_MAX or read_type is not None
+        ):
             raise Unsure
         rows: list[int] = []
         opened = _opened(node) if node.many else None
         if opened is not None:
             rows.append(
-                self.program.constants([(opened.slot, MAP, len(w["fields"]), -1)])
+                self.program.constants(
+                    [(opened.slot, MAP, len(written_type["fields"]), -1)]
+                )
             )
-        for member, becomes in zip(w["fields"], read, strict=True):
+        for member, becomes in zip(written_type["fields"], read, strict=True):
             name = member["name"] if becomes is None else becomes["name"]
             of = None if becomes is None else becomes["type"]
             inner = UNWANTED
@@ -434,7 +468,7 @@ class _Walk:
                 text = self.program.text(name)
                 rows.append(self.program.constants([(opened.slot, TEXT, *text)]))
                 inner = opened
-            elif r is None or becomes is not None:
+            elif read_type is None or becomes is not None:
                 inner = node.children.get(name, UNWANTED)
             rows.append(self.place(member["type"], of, inner, child(path, name)))
         for member in left:

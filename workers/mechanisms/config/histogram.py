@@ -343,8 +343,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return "domain" in cls.__struct_fields__
 
     @classmethod
-    def beside(cls, other: "HistogramConfig") -> Iterator[dict[str, Any]]:
-        """Yield settings of this mechanism alone with which a plan compares it with `other`."""
+    def compared_settings(cls, other: "HistogramConfig") -> Iterator[dict[str, Any]]:
+        """Yield this mechanism's own settings with which a plan compares it with `other`."""
         yield {}
 
     @property

@@ -203,7 +203,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
         return values.get("release") == "pure"
 
     @classmethod
-    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+    def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         yield {"size": _COMPARED_SIZE}
         if other.declared and other.epsilon is not None:
             size = min(_COMPARED_PURE_SIZE, len(other.declared))

@@ -148,7 +148,7 @@ class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gum
     k: Count
 
     @classmethod
-    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+    def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         k = most_shown_by(other) or COMPARED_TOP_K
         yield {"k": max(1, min(k, len(other.declared) or k))}
 
@@ -192,7 +192,7 @@ class _BarConfig(OneShotConfig, frozen=True, kw_only=True):
     kbar: Count
 
     @classmethod
-    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+    def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         yield {"kbar": kbar_of(other, most_shown_by(other) or COMPARED_TOP_K)}
 
 
@@ -242,7 +242,7 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
     kbar_max: Count | None = None
 
     @classmethod
-    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+    def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         k = most_shown_by(other) or COMPARED_TOP_K
         yield {"k": k, "kbar": max(kbar_of(other, k), k)}
 

@@ -142,7 +142,7 @@ class TickMisraGriesConfig(
         return values.get("release") == "pure"
 
     @classmethod
-    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+    def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         if other.epsilon is not None:
             yield {"size": _COMPARED_SIZE}
 

@@ -76,26 +76,30 @@ def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
 
 
 class Queries(Frozen):
-    """A histogram's queries; `values` are the `k` sums that they watch: by rank, or all."""
+    """A histogram's queries over the sums of its declared labels.
+
+    They watch `k` values: the sums of some ranks, 0 the smallest, or all of them.
+    """
 
     def __init__(self, queries: Sequence[str], labels: Sequence[str]) -> None:
-        self.names = tuple(queries)
+        self.asked = tuple(queries)
         self._labels = tuple(labels)
         columns = len(self._labels)
+        # Whether an answer names labels.
         self.names_labels = any(
-            re.match("argmax|top_k_select", query) for query in self.names
+            re.match("argmax|top_k_select", query) for query in self.asked
         )
-        self._all = "histogram" in self.names
+        self._watches_all = "histogram" in self.asked
         ranks: set[int] = set()
-        if not self._all:
-            ranks.update(*(watched(query, columns) for query in self.names))
+        if not self._watches_all:
+            ranks.update(*(watched(query, columns) for query in self.asked))
         self._ranks = read_only(np.array(sorted(ranks), dtype=np.int64))
         self._only_largest = ranks == {columns - 1}
-        self.k = columns if self._all else len(self._ranks)
+        self.k = columns if self._watches_all else len(self._ranks)
 
     def values(self, sums: Longs) -> Longs:
         """Return the watched values of the column sums (d,)."""
-        if self._all:
+        if self._watches_all:
             return sums
         if self._only_largest:
             return np.array([sums.max()])
@@ -108,7 +112,7 @@ class Queries(Frozen):
         """
         return [
             {"query": query, "value": self._answer(query, sums, made)}
-            for query in self.names
+            for query in self.asked
         ]
 
     def _answer(self, query: str, sums: Longs, made: bool) -> object:
@@ -161,7 +165,7 @@ class OrderStatisticConfig(HistogramConfig, frozen=True, kw_only=True):
         return self.beta
 
     @classmethod
-    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+    def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         queries = (one for one in other.asked if one.partition(":")[0] in _SINGLE)
         found = cls._query_settings(next(queries, "max"))
         if getattr(other, "accounting", "zcdp") == "pure":

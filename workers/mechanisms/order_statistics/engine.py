@@ -675,7 +675,7 @@ class OrderStatistics(Mechanism):
             "accounting": config.accounting,
             "beta": repr(config.beta),
             "horizon": config.ticks,
-            "queries": list(self.queries.names),
+            "queries": list(self.queries.asked),
             "domain": short_hash(msgspec.json.encode(config.domain)),
         }
         if self.segments is not None:

@@ -122,7 +122,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
         return values.get("algorithm") in KNOWN
 
     @classmethod
-    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+    def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         yield {"algorithm": "known_gauss" if other.declared else "positive_gauss"}
 
     @property
@@ -162,6 +162,11 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
         yield from sketch_complaints(self, "algorithm", self.algorithm)
 
 
+# In the names of stored blocks: counts of open cells, and noisy sums of released ones.
+_OPEN = "o"
+_NOISY = "n"
+
+
 class MetaState(State):
     """Counts of open and released cells, as in the module's table. Sensitive."""
 
@@ -171,7 +176,7 @@ class MetaState(State):
         self._open = np.zeros((levels, 0), dtype=np.int64)
         self._sums = np.zeros((levels, 0), dtype=np.int64)
         self._has = np.zeros((levels, 0), dtype=np.bool_)
-        # Blocks to store: "o" or "n" (open, noisy), level, block of rows.
+        # Blocks to store: _OPEN or _NOISY, level, block of rows.
         self._dirty: set[tuple[str, int, int]] = set()
 
     @property
@@ -189,14 +194,14 @@ class MetaState(State):
         """Add exact counts to the open cell of a level."""
         rows = np.flatnonzero(counts)
         self._open[level][rows] += counts[rows]
-        self._mark("o", level, rows)
+        self._mark(_OPEN, level, rows)
 
     def close(self, level: int) -> Longs:
         """Return the exact counts of a complete cell; the next cell starts empty."""
         n = self.ledger.n
         counts: Longs = self._open[level][:n].copy()
         self._open[level][:n] = 0
-        self._mark("o", level, np.flatnonzero(counts))
+        self._mark(_OPEN, level, np.flatnonzero(counts))
         return counts
 
     def add_noisy(self, level: int, rows: Rows, counts: Longs) -> None:
@@ -205,11 +210,11 @@ class MetaState(State):
         shown = slice(n) if len(rows) == n else rows  # all of them: a third of the time
         self._sums[level][shown] += counts
         self._has[level][shown] = True
-        self._mark("n", level, rows)
+        self._mark(_NOISY, level, rows)
 
     def forget(self, level: int) -> None:
         """Clear a level's noisy sums: the digit of this level is 0 now, and names no cell."""
-        self._mark("n", level, np.flatnonzero(self._has[level]))
+        self._mark(_NOISY, level, np.flatnonzero(self._has[level]))
         self._sums[level][:] = 0
         self._has[level][:] = False
 
@@ -231,9 +236,11 @@ class MetaState(State):
             rows = slice(
                 block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self.ledger.n)
             )
-            counts = (self._open if kind == "o" else self._sums)[level][rows]
+            counts = (self._open if kind == _OPEN else self._sums)[level][rows]
             flags = (
-                self._has[level][rows] if kind == "n" else np.zeros(0, dtype=np.bool_)
+                self._has[level][rows]
+                if kind == _NOISY
+                else np.zeros(0, dtype=np.bool_)
             )
             if not counts.any() and not flags.any():
                 counts = counts[:0]
@@ -249,7 +256,7 @@ class MetaState(State):
             raise unknown_block(name)
         level = int(name[2:4], 16)
         start = int(name[5:], 16) * BLOCK_ROWS
-        noisy = name[1] == "n"
+        noisy = name[1] == _NOISY
         self.grow()
         body = body_of(name, block, _VERSION)
         rows = int.from_bytes(body[:2], "little")

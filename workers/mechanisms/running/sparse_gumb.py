@@ -215,7 +215,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
     accounting: Literal["tight", "paper"] = "tight"
 
     @classmethod
-    def beside(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+    def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         k = most_shown_by(other) or COMPARED_TOP_K
         if other.declared:
             k = max(1, min(k, len(other.declared) - 1))
@@ -409,15 +409,14 @@ class SparseGumb(CounterMechanism):
     def _choose(
         self, state: SparseState, key: int, counts: Longs, used: int, noise: SparseNoise
     ) -> None:
-        """Choose k items of a stream key by the exponential mechanism; `used` switches then are.
+        """Choose k items of a stream key by the exponential mechanism.
 
-        `counts` (d,) are the exact ones of its domain.
+        `counts` (d,) are the exact ones of its domain; `used` includes the switch to this choice.
         """
         k = self.config.top_k
         words = noise.picks(state.key_tags[key : key + 1], used, k)
-        state.choose(
-            key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used
-        )
+        chosen = gumbel_top_k(counts, self._pick_scale, k, words)
+        state.choose(key, chosen.tolist(), used)
 
     def _rows(self, state: SparseState, keys: Sequence[int]) -> Longs:
         """Return the ledger rows of the chosen items, (keys, k), in the order picked.

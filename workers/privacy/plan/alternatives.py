@@ -108,7 +108,7 @@ def alternatives(
         yield _built(case, changed, assumed)
     for name in alternatives_to(config.mechanism):
         if name != config.mechanism:
-            for assumed in MECHANISMS[name].beside(config):
+            for assumed in MECHANISMS[name].compared_settings(config):
                 yield _alternative(case, name, assumed)
 
 
