@@ -245,8 +245,11 @@ class Store:
         self.offset: int | None = None
         # Of the last write (since 1970), and of the last look at the files (monotonic).
         self._written_s = self._checked_s = 0.0
+        # Until a failed copy is tried again.
         self._delay_s = RETRY_S
+        # Whether the copy could not be read: `close` deletes it then.
         self._unreadable = False
+        # Set by `load`, to read the changelog again.
         self._connection: Connection | None = None
         #: A copy on disk is configured but has failed.
         self.in_memory = False

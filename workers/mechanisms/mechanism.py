@@ -86,6 +86,7 @@ class Answers:
     # By index of the stream key, as JSON: {"query": "max", "value": 12}
     of_key: Mapping[int, Mapping[str, object]]
     sd: float | None  # None where it is not one number
+    threshold: ClassVar[None] = None
 
 
 class State:

@@ -75,9 +75,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import orjson
-from msgspec import UnsetType
 from numpy.typing import NDArray
 
 from workers.arrays import quantiles
@@ -780,13 +780,9 @@ class _Frame:
         self._part_of = part_of
         self._max_bytes = max_bytes
         release = tick.release
-        threshold = None if isinstance(release, Answers) else release.threshold
-        promise = tick.guarantee
-        guarantee = {
-            name: getattr(promise, name) for name in ("unit", "rho", "epsilon", "delta")
-        }
-        if not isinstance(promise.period, UnsetType):
-            guarantee |= {"period": promise.period, "overlap": promise.overlap}
+        threshold = release.threshold
+        # Without the fields that are not set.
+        guarantee = msgspec.to_builtins(tick.guarantee)
         self._before: Fields = {
             "epoch": tick.epoch,
             "tick": tick.tick,

@@ -198,9 +198,8 @@ class Watch:
         self.last_tick = (self.histogram.next or 1) - 1
         self.first_tick = self.first_tick or self.last_tick
         release = shown.release
-        threshold = None if isinstance(release, Answers) else release.threshold
-        if self._threshold_is_count and threshold is not None:
-            self._threshold = threshold
+        if self._threshold_is_count and release.threshold is not None:
+            self._threshold = release.threshold
         if self._discovers:
             self._columns = self.histogram.columns
             self._reached = self.view.truth.reached(self.view.number)
@@ -417,11 +416,10 @@ class Watch:
         others = sorted(
             (view.rank(index, row), row) for row in set(named).difference(best)
         )
-        threshold = None if isinstance(release, Answers) else release.threshold
         for rank, row in [*enumerate(best, start=1), *others]:
             exact = int(view.counts[row]), int(view.unbounded[row])
             is_shown = row in published or row in named
-            more = is_shown, published.get(row), release.sd, threshold
+            more = is_shown, published.get(row), release.sd, release.threshold
             label = view.truth.columns.label(row).decode()
             yield self.board_row(shown, index, rank, label, *exact, *more)
 
