@@ -12,7 +12,11 @@ from tests.worker.harness import Site, known, now_ms, sale, unk, until
 pytestmark = pytest.mark.slow
 
 USER = "person-7f3a91c2@example.org"
+# As docs/erasure.md says.
 DIGEST = hashlib.blake2b(USER.encode(), person=b"qc-user", digest_size=16).digest()
+KEY = b"shop-of-this-person"
+PAIR_OF = len(KEY).to_bytes(4) + KEY + b"an-item-of-theirs"
+PAIR = hashlib.blake2b(PAIR_OF, person=b"qc-pair", digest_size=8).digest()
 
 
 def topics_of(site: Site) -> list[str]:
@@ -78,19 +82,22 @@ def test_an_erased_users_bytes_are_in_no_topic_and_no_file(
     at_ms = now_ms()
     sold = [sale("a", at_ms, user=f"other-{n}") for n in range(40)]
     site.produce(0, [*sold, sale("b", at_ms, user=USER)])
-    site.produce(1, [sale("a", at_ms, user=USER), f"no event of {USER}".encode()])
+    own = sale("an-item-of-theirs", at_ms, key=KEY.decode(), user=USER)
+    site.produce(1, [own, f"no event of {USER}".encode()])
     with site.running():
         site.wait_published(at_ms)
         until(lambda: bool(site.reasons()), "the reject is there")
         everywhere = {"events", "by-user", "rejects"}
         assert topics_with(site, USER.encode()) == everywhere
         assert topics_with(site, DIGEST) == {"contribute-state"}
+        assert topics_with(site, PAIR) == {"contribute-state"}
         # The epoch ends: the last record of each key has nothing of the user any more.
         site.wait_published(at_ms + 6_000)
         later_ms = now_ms()
         site.produce(0, [sale("a", later_ms, user="other-1")])
         site.wait_published(later_ms)
     assert topics_with(site, DIGEST, compacted=True) == set()
+    assert topics_with(site, PAIR, compacted=True) == set()
     assert files_with(site, USER.encode()) == []
     erase(site, everywhere, USER.encode())
     assert topics_with(site, USER.encode()) == set()

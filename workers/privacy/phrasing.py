@@ -123,7 +123,7 @@ def measures(epsilon: float | None, delta: float) -> list[str]:
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
     return [
-        f"Whatever they see is at most {factor(epsilon)} times as likely in either case as in the other, "
+        f"Whatever they see is at most {factor(epsilon)} times as likely in one case as in the other, "
         + f"but for a chance of {one_in(delta)}."
     ]
 

@@ -50,7 +50,7 @@ function weakness(epsilon) {
 // What epsilon and delta bound: a sentence, or none.
 export function measures(epsilon, delta) {
   if (grade(epsilon, delta) === "none") return [];
-  return [`Whatever they see is at most ${factor(epsilon)} times as likely in either case as in the other, but for a chance of ${oneIn(delta)}.`];
+  return [`Whatever they see is at most ${factor(epsilon)} times as likely in one case as in the other, but for a chance of ${oneIn(delta)}.`];
 }
 
 // e^epsilon, rounded up.

@@ -50,7 +50,7 @@ def write_promise(
         )
     body = page(
         "promise.html",
-        title=f"What worker {plan.worker} promises",
+        title=f"What the operator of worker {plan.worker} promises",
         contains="Of settings alone: no figure on this page comes from events.",
         exact=False,
         total=total,
@@ -186,56 +186,50 @@ def seen_by(settings: Settings) -> Iterator[tuple[str, str]]:
         beside += f"; {settings.signatures_topic}: hashes of the snapshots, signed"
     yield (
         "anyone",
-        f"the snapshots, on {', '.join(outputs)}: all that is listed above; {beside}; these settings are no secret",
+        f"the snapshots, on {', '.join(outputs)}: all that is listed above; {beside}; this page, at {_BLANK}",
     )
     exact = f"the events, on {', '.join(names)}; {', '.join(inner)}: exact"
     yield (
         "the operator",
-        f"and auditors and administrators whom it lets in: the key file, with which the noise can be removed; {exact}",
+        f"the key file (and an auditor while auditing), with which the noise can be removed; {exact}",
     )
     yield "", "logs and metrics, and what check, audit, rejects and replay print: exact"
 
 
 def kept(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield (what, how long): what these settings keep; docs/erasure.md has all of it."""
+    """Yield (what, how long), with blanks for what no settings file knows (docs/erasure.md)."""
     signed = "not signed: nothing shows whether a copy was changed"
     if settings.signatures_topic is not None:
-        signed = f"signed: whoever has the public key, published at {_BLANK}, can check a copy (quietcount verify)"
+        signed = f"signed: whoever has the public key, published at {_BLANK}, can check a copy"
     yield "the snapshots", f"for ever; {signed}"
     yield "exact sums", _sums_kept(settings)
     if settings.user_field is not None:
-        until = f"until Kafka compacts after their epoch or period (max.compaction.lag.ms is {_BLANK})"
+        until = f"gone at most {_BLANK} after the event"
         if any(config.charge_grid.horizon is None for config in settings.histograms):
             until = "for ever"
         yield (
-            "digests of users and items",
-            f"{until}; whoever knows a user can tell by them what was counted of them",
+            "digests of users",
+            f"{until}; whoever knows a user can tell by them, and those of items, what was counted",
         )
-    kept_for = f"{_BLANK} (the topics' retention); they say who it was"
+    records = f"gone at most {_BLANK} after the event; they say who it was"
     if settings.privacy.rekey:
-        kept_for += "; the copy by user 7 days"
-    yield "events, rejects", kept_for
-    yield "disks, backups", f"the worker's hold copies of all this: {_BLANK}"
-    key = "until the service ends, then destroyed with all that is exact, unless audits are owed"
+        records += ". The copy by user is made for 7 days"
+    yield "events, rejects", records
+    yield "copies", f"on disks, in backups, logs and print-outs: erased {_BLANK}"
+    key = f"destroyed at most {_BLANK} after the service ends, with all exact data that serve nothing else"
     yield "the key file", f"{key}; if it gets out, what was published counts as exact"
-    audited = f"by {_BLANK}, every {_BLANK} (quietcount audit)"
+    audited = f"by {_BLANK}, every {_BLANK}: that published counts are the exact sums and their noise"
     age_ms = settings.worker.keep_contributions_ms
     if age_ms is not None:
-        audited += (
-            f"; what is older than {format_duration(age_ms)} may be gone before it is"
-        )
+        audited += f". What is older than {format_duration(age_ms)} may be gone by then"
     yield "audited", audited
 
 
 def _sums_kept(settings: Settings) -> str:
     """Return how long contributions are kept, and whether they tell users apart."""
     kept_for = "for ever"
-    age_ms = settings.worker.keep_contributions_ms
-    if age_ms is not None:
-        horizons = [config.charge_grid for config in settings.histograms]
-        longest_ms = max((grid.horizon or 0) * grid.tick_ms for grid in horizons)
-        most = format_duration(2 * (age_ms + longest_ms))
-        kept_for = f"up to {most}, and until Kafka deletes the file that they are in"
+    if settings.worker.keep_contributions_ms is not None:
+        kept_for = f"gone at most {_BLANK} after the event"
     if any(config.unique_users for config in settings.histograms):
         return f"{kept_for}; each with a digest of its user"
     return f"{kept_for}; by label and tick, without users"
