@@ -120,6 +120,11 @@ class SlidingState(State):
     def nbytes(self) -> int:
         return self._counts.nbytes + self._sums.nbytes + self.hops.nbytes
 
+    @property
+    def _last(self) -> Longs:
+        """The tick of each row's last event; empty if the mechanism discovers nothing."""
+        return self.ledger.last if self._discovers else _NONE
+
     def counts(self, i: int) -> Longs:
         """Return the exact count of every row in window i."""
         self._grow()
@@ -136,9 +141,8 @@ class SlidingState(State):
         """Count what was merged as tick t, and let what windows no longer cover leave them."""
         tick_before = self.hops.tick
         entries = self._take_merged()
-        last = _NONE
+        last = self._last
         if self._discovers:
-            last = self.ledger.last
             last[entries.rows] = t
         self.hops.add(t, entries, last)
         for i in range(len(self._windows)):
@@ -156,10 +160,8 @@ class SlidingState(State):
         self._blocks[name] = block
 
     def restored(self) -> None:
-        """Read the hops, and count all windows again from them."""
-        ledger = self.ledger
-        last = ledger.last if self._discovers else _NONE
-        self.hops.restore(self._blocks, ledger.n, last)
+        """Read the stored hops, and count all windows again from them."""
+        self.hops.restore(self._blocks, self.ledger.n, self._last)
         self._blocks = {}
         self._check_ticks()
         for i in range(len(self._windows)):
@@ -187,8 +189,7 @@ class SlidingState(State):
         new_rows[rows] = np.arange(len(rows))
         compact.ledger = ledger.selected(rows)
         compact.key_tags = self.key_tags
-        last = compact.ledger.last if self._discovers else _NONE
-        compact.hops = self.hops.renumbered(new_rows, last)
+        compact.hops = self.hops.renumbered(new_rows, compact._last)
         compact._counts = self._counts.take(rows, axis=1)
         if self._has_sums:
             compact._sums = self._sums.take(rows, axis=1)
