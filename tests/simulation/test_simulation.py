@@ -10,6 +10,21 @@ pytestmark = pytest.mark.slow
 SCHEDULES = 40
 # The rarest were found after 70 schedules at most, from four seeds each.
 PATIENCE = 1_000
+#: The first schedules that show the faults which few of them show; a change of the worker may move these.
+SHOWN_BY = {
+    "begins-alone": 19,
+    "hidden-state": 15,
+    "joins-early": 14,
+    "joins-unsaid": 5,
+    "keeps-keys": 19,
+    "no-fence": 12,
+    "no-new-epoch": 27,
+    "off-by-one": 5,
+    "old-copy": 9,
+    "sketches-fed-again": 15,
+    "sketches-in-memory": 15,
+    "unconfirmed": 37,
+}
 
 
 def test_no_schedule_violates_an_invariant() -> None:
@@ -30,8 +45,12 @@ def test_no_schedule_violates_an_invariant() -> None:
 
 @pytest.mark.parametrize("plant", sorted(PLANTS))
 def test_a_planted_fault_is_found(plant: str) -> None:
-    """A simulation that finds no fault could not show that there is none."""
-    totals, found = first_violation(range(1, 1 + PATIENCE), plant)
+    """A simulation that finds no fault could not show that there is none.
+
+    How soon one is found without a known seed: `python -m tests.simulation --plant NAME`.
+    """
+    first = SHOWN_BY.get(plant, 1)
+    totals, found = first_violation(range(first, first + PATIENCE), plant)
     assert found is not None, totals
 
 
