@@ -115,15 +115,15 @@ class Search:
     def _try(self, cell: Cell, shape: Shape) -> Iterator[tuple[Cell, Worst]]:
         self.tried += 1
         known = self.worst[cell].score if cell in self.worst else -math.inf
-        found = self._score(cell, shape)
+        found = self.measured(cell, shape)
         # again: the machine may have done something else
         if found > known and cell.what == TIME:
-            found = min(found, self._score(cell, shape))
+            found = min(found, self.measured(cell, shape))
         if found > known:
             self.worst[cell] = Worst(found, shape)
             yield cell, self.worst[cell]
 
-    def _score(self, cell: Cell, shape: Shape) -> float:
+    def measured(self, cell: Cell, shape: Shape) -> float:
         """Return a shape's score: below any other where nothing of it comes to the stage."""
         stages = _stages(cell.variant, cell.form, self._most)
         cost = stages.run(shape, memory=cell.what == MEMORY, only=cell.stage).get(

