@@ -55,6 +55,7 @@ def test_every_length_of_a_text_has_hashlibs_digest(fields: dict[str, bytes]) ->
         )
 
 
+@pytest.mark.slow
 def test_every_length_of_a_prefix_has_hashlibs_digest() -> None:
     """`start` absorbs the prefix blocks except the last."""
     lengths = [0, 1, 2, 12, 60, 127, 128, 129, 255, 256, 257, 1_024]

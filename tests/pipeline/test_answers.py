@@ -68,6 +68,7 @@ FIELDS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(FIELDS, st.integers(200, 600))
 def test_parts_are_short_enough_and_join_to_what_was_cut(
     fields: dict[str, Any], room: int

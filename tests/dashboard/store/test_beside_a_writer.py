@@ -75,6 +75,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     made.close()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_piece_that_lacks_memory_is_made_again(store: Store) -> None:
     """Rows before it are sent already: a failure would break the download off."""

@@ -83,6 +83,7 @@ def largest_error(name: str, table: Floats) -> float:
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_numbers_are_within_their_error_whatever_the_further_bits(name: str) -> None:
     assert largest_error(name, normal.table()) <= KERNELS[name][1]
