@@ -10,21 +10,15 @@ import pytest
 
 from tests import ROOT
 from tests.mechanisms.counters import active as exact
+from tests.mechanisms.counters.drawn import assert_drawn, random_tags
 from tests.mechanisms.counters.line import in_units, products_apart, unit
 from tests.mechanisms.counters.test_line_windows import gram, unique_noise
+from tests.mechanisms.small import STREAM
 from workers.mechanisms.config.windows import default_hop
 from workers.mechanisms.counters import active, line
 from workers.mechanisms.counters.active import ActiveColumns, ActiveCounter
-from workers.mechanisms.noise.keyed import NoiseKey
 
 RECORD = (ROOT / "docs" / "decisions" / "0042-users-without-epochs.md").read_text()
-STREAM = NoiseKey(bytes(range(32))).stream(bytes(16))
-
-
-def tags_of(rows: int, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).integers(
-        1 << 63, size=(rows, 2), dtype=np.uint64
-    )
 
 
 def counter_of(window: int = 30, hop: int = 1, period: int = 30) -> ActiveCounter:
@@ -124,7 +118,7 @@ def test_columns_give_what_is_drawn() -> None:
     """Over block ends, skipped ticks, new rows and a restart."""
     counter = counter_of(6, 2, 4)
     columns = ActiveColumns(counter, STREAM)
-    tags = tags_of(500)
+    tags = random_tags(500)
     rng = np.random.default_rng(5)
     t = 1
     rows = 100
@@ -133,17 +127,16 @@ def test_columns_give_what_is_drawn() -> None:
         rows = min(500, rows + int(rng.integers(8)))
         if i == 60:
             columns = ActiveColumns(counter, STREAM)
-        drawn = counter.draw(STREAM, t, tags[:rows])
-        assert np.array_equal(columns.at(t, tags[:rows]), drawn)
+        assert_drawn([counter], columns, t, tags[:rows])
 
 
 def test_columns_of_much_noise_give_what_is_drawn() -> None:
     counter = ActiveCounter(40_000, 512, 40_000, 1e-9)
     assert counter.fixed.dtype == np.int64
     columns = ActiveColumns(counter, STREAM)
-    tags = tags_of(200)
+    tags = random_tags(200)
     for t in (16_380, 16_383, 16_384, 16_385, 16_386, 40_000, 1 << 30, (1 << 30) + 1):
-        assert np.array_equal(columns.at(t, tags), counter.draw(STREAM, t, tags))
+        assert_drawn([counter], columns, t, tags)
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5, 2.0])
@@ -152,7 +145,7 @@ def test_noise_has_the_variance_stated(factor: float) -> None:
     counter = counter_of(150, 2, 150)
     rows = 20_000
     for t in (3, 64, 100):
-        noise = counter.draw(STREAM, t, tags_of(rows, t)).astype(float)
+        noise = counter.draw(STREAM, t, random_tags(rows, t)).astype(float)
         stated = (float(counter.variance(t)) + 1 / 12) * factor
         off = abs((noise**2).mean() / stated - 1)
         assert (off < 4 * math.sqrt(2 / rows)) == (factor == 1.0)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.mechanisms.counters.drawn import assert_drawn, random_tags
 from tests.mechanisms.small import (
     KEY,
     STREAM,
@@ -16,12 +17,13 @@ from tests.mechanisms.small import (
     fail_at_second_draw,
     numbered,
 )
-from workers.arrays.types import Tags
+from workers.mechanisms.counters.active import ActiveColumns, ActiveCounter
 from workers.mechanisms.counters.base import Counter
 from workers.mechanisms.counters.kinds import KINDS, make_counter
+from workers.mechanisms.counters.line import LineColumns, line_counters
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
-from workers.mechanisms.noise.keyed import CHUNK_ROWS
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import thawed
 
@@ -57,12 +59,6 @@ def counter(request: pytest.FixtureRequest) -> Counter:
     return make_counter(*request.param)
 
 
-def random_tags(rows: int, seed: int = 1) -> Tags:
-    return np.random.default_rng(seed).integers(
-        0, 2**64, size=(rows, 2), dtype=np.uint64
-    )
-
-
 def last_tick(counter: Counter) -> int:
     return counter.horizon or 2**40 - 1
 
@@ -90,12 +86,26 @@ def test_cached_noise_equals_drawn_noise_for_any_order_of_ticks_and_growing_rows
         )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+#: Also of counters whose columns are made otherwise.
+every_kind = pytest.mark.parametrize("kind", [*KINDS, "line", "active"])
+
+
+def columns_of(kind: str, stream: NoiseStream) -> tuple[tuple[Counter, ...], Any]:
+    if kind == "line":
+        board = line_counters((3, 9), (1, 2), 0.01)
+        return board, LineColumns(board, stream)
+    if kind == "active":
+        active = ActiveCounter(6, 2, 4, 0.01)
+        return (active,), ActiveColumns(active, stream)
+    counter = make_counter(kind, 50, 0.01)
+    return (counter,), counter.columns(stream)
+
+
+@every_kind
 def test_cached_noise_equals_drawn_noise_across_chunks_and_capacity(kind: str) -> None:
     """Rows beyond a chunk and grown columns keep their noise; a shorter prefix is answered."""
-    counter = make_counter(kind, 50, 0.01)
+    counters, columns = columns_of(kind, STREAM)
     tags = random_tags(2 * CHUNK_ROWS + 100)
-    columns = counter.columns(STREAM)
     asked = [
         (3, 10),
         (3, 1500),
@@ -105,27 +115,24 @@ def test_cached_noise_equals_drawn_noise_across_chunks_and_capacity(kind: str) -
         (6, len(tags)),
     ]
     for t, rows in (*asked, (2, 7), (6, 9000)):
-        assert (
-            columns.at(t, tags[:rows]) == counter.draw(STREAM, t, tags[:rows])
-        ).all()
+        assert_drawn(counters, columns, t, tags[:rows])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_a_draw_that_fails_half_way_leaves_no_wrong_noise_in_the_cache(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a MemoryError the tick is retried; half-updated columns must not look whole."""
-    counter = make_counter(kind, 50, 0.01)
     stream = thawed(KEY.stream(bytes(16)))
     tags = random_tags(2 * CHUNK_ROWS)
-    columns = counter.columns(stream)
+    counters, columns = columns_of(kind, stream)
     columns.at(5, tags)
     fail_at_second_draw(monkeypatch, stream)
     with pytest.raises(MemoryError):
         columns.at(7, tags)
     monkeypatch.undo()
     for t in (5, 7, 6):
-        assert (columns.at(t, tags) == counter.draw(stream, t, tags)).all()
+        assert_drawn(counters, columns, t, tags, stream)
 
 
 @every_counter

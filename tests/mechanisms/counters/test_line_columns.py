@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 
+from tests.mechanisms.counters.drawn import assert_drawn, random_tags
 from tests.mechanisms.counters.line import difference, unit
 from tests.mechanisms.counters.test_lifted import number
 from tests.mechanisms.small import (
     KEY,
     STREAM,
     assert_variance,
-    fail_at_second_draw,
     numbered,
 )
 from workers.arrays.types import Tags, Words
@@ -43,24 +43,6 @@ LONG = (30, 1_800, 43_200), (1, 16, 512), 0.001
 every_board = pytest.mark.parametrize(
     ("windows", "hops", "rho_item"), [*BOARDS, LONG], ids=str
 )
-
-
-def random_tags(rows: int, seed: int = 1) -> Tags:
-    return np.random.default_rng(seed).integers(0, 2**64, (rows, 2), dtype=np.uint64)
-
-
-def assert_drawn(
-    counters: tuple[LineCounter, ...],
-    columns: LineColumns,
-    t: int,
-    tags: Tags,
-    stream: NoiseStream = STREAM,
-) -> None:
-    found = columns.at(t, tags)
-    assert len(found) == len(counters)
-    for counter, noise in zip(counters, found, strict=True):
-        assert noise.dtype == np.int64
-        np.testing.assert_array_equal(noise, counter.draw(stream, t, tags))
 
 
 # ---- law
@@ -288,41 +270,6 @@ def test_new_ticks_need_few_words_and_new_rows_a_few_a_level(
     for t in range(5_002, 5_002 + ticks):
         columns.at(t, tags)
     assert words < 2.2 * ticks
-
-
-def test_columns_give_what_is_drawn_across_chunks() -> None:
-    """Rows beyond a chunk and grown columns keep their noise; a shorter prefix is answered."""
-    counters = line_counters((3, 9), (1, 2), RHO)
-    tags = random_tags(2 * CHUNK_ROWS + 100)
-    columns = LineColumns(counters, STREAM)
-    for t, rows in (
-        (3, 10),
-        (3, 1_500),
-        (4, CHUNK_ROWS + 5),
-        (5, 100),
-        (5, len(tags)),
-        (6, len(tags)),
-        (2, 7),
-        (6, 9_000),
-        (7, 9_000),
-    ):
-        assert_drawn(counters, columns, t, tags[:rows])
-
-
-def test_a_draw_that_fails_half_way_leaves_no_wrong_noise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counters = line_counters((3, 9), (1, 2), RHO)
-    stream = thawed(KEY.stream(bytes(16)))
-    tags = random_tags(CHUNK_ROWS + 50)
-    columns = LineColumns(counters, stream)
-    columns.at(5, tags)
-    fail_at_second_draw(monkeypatch, stream)
-    with pytest.raises(MemoryError):
-        columns.at(7, tags)
-    monkeypatch.undo()
-    for t in (5, 7, 6):
-        assert_drawn(counters, columns, t, tags, stream)
 
 
 class OftenSmall(NoiseStream, shared=False):

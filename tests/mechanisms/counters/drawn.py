@@ -1,0 +1,30 @@
+"""That columns give the noise that their counters draw, bit for bit."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.mechanisms.small import STREAM
+from workers.arrays.types import Tags
+from workers.mechanisms.counters.base import Counter
+from workers.mechanisms.noise.keyed import NoiseStream
+
+
+def random_tags(rows: int, seed: int = 1) -> Tags:
+    return np.random.default_rng(seed).integers(0, 2**64, (rows, 2), dtype=np.uint64)
+
+
+def assert_drawn(
+    counters: Sequence[Counter],
+    columns: Any,
+    t: int,
+    tags: Tags,
+    stream: NoiseStream = STREAM,
+) -> None:
+    """Of a board's windows, one after the other, or of one counter."""
+    found = columns.at(t, tags)
+    parts = found if isinstance(found, tuple) else (found,)
+    for counter, noise in zip(counters, parts, strict=True):
+        assert noise.dtype == np.int64
+        np.testing.assert_array_equal(noise, counter.draw(stream, t, tags))
