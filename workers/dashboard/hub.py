@@ -304,6 +304,8 @@ def now_ms() -> int:
 
 # What the settings say of a histogram.
 SETTINGS = ("horizon", "label", "unit", "sum_field", "key_field", "counts")
+# What its newest snapshot says.
+OF_NEWEST = ("mechanism", "id", "epoch", "tick", "end")
 
 
 def catalog(
@@ -324,19 +326,21 @@ def catalog(
     listing = []
     for histogram in histograms:
         name = histogram.name
-        seen_keys = None if name in missing else sorted(keys[name])
-        about: dict[str, object] = {"histogram": name, "keys": seen_keys}
-        about |= {"name": histogram.settings_name, "window_ms": histogram.window_ms}
-        about["also_in"] = _also_in(histogram, histograms)
-        about |= {field: getattr(histogram, field) for field in SETTINGS}
         snapshot = newest.get(name)
-        for field in ("mechanism", "id", "epoch", "tick", "end"):
-            about[field] = getattr(snapshot, field, None)
         guarantee = None
         if snapshot is not None:
             guarantee = msgspec.to_builtins(snapshot.guarantee)
-        about["guarantee"] = guarantee
-        listing.append(about)
+        series: dict[str, object] = {
+            "histogram": name,
+            "keys": None if name in missing else sorted(keys[name]),
+            "name": histogram.settings_name,
+            "window_ms": histogram.window_ms,
+            "also_in": _also_in(histogram, histograms),
+            **{field: getattr(histogram, field) for field in SETTINGS},
+            **{field: getattr(snapshot, field, None) for field in OF_NEWEST},
+            "guarantee": guarantee,
+        }
+        listing.append(series)
     return listing
 
 
