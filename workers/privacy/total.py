@@ -669,7 +669,7 @@ def loss_caption(spans: Sequence[Span], unit: str) -> str:
     elif without == "some":
         whose += ", which in a histogram without epochs all count together"
     else:
-        whose += ", or with one a week: for these epochs together, as each alone keeps its promise"
+        whose += " (last row: one a week), for all epochs of a column together; each alone keeps its promise"
     return (
         f"epsilon and delta for a person with this many {whose}; {VOID}: epsilon is above 20 or "
         "delta 0.01 or more, so next to nothing, or nothing, is promised"

@@ -191,17 +191,18 @@ def seen_by(settings: Settings) -> Iterator[tuple[str, str]]:
     exact = f"the events, on {', '.join(names)}; {', '.join(inner)}: exact"
     yield (
         "the operator",
-        f"the key file (and an auditor while auditing), with which the noise can be removed; {exact}",
+        f"and an auditor while auditing: the key file, with which the noise can be removed; {exact}",
     )
-    yield "", "logs and metrics, and what check, audit, rejects and replay print: exact"
+    printed = "logs, metrics; what check, audit and replay print: exact; rejects: whole records"
+    yield "", f"{printed}. Kafka's administrators: all topics"
 
 
 def kept(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield (what, how long), with blanks for what no settings file knows (docs/erasure.md)."""
     signed = "not signed: nothing shows whether a copy was changed"
     if settings.signatures_topic is not None:
-        signed = f"signed: whoever has the public key, published at {_BLANK}, can check a copy"
-    yield "the snapshots", f"for ever; {signed}"
+        signed = f"signed: with the public key and the signatures, at {_BLANK}, anyone can check a copy"
+    yield "the snapshots", f"for ever, unless withdrawn; {signed}"
     yield "exact sums", _sums_kept(settings)
     if settings.user_field is not None:
         until = f"gone at most {_BLANK} after the event"
@@ -209,14 +210,14 @@ def kept(settings: Settings) -> Iterator[tuple[str, str]]:
             until = "for ever"
         yield (
             "digests of users",
-            f"{until}; whoever knows a user can tell by them, and those of items, what was counted",
+            f"{until}; whoever can read them and knows a user can find out what was counted",
         )
     records = f"gone at most {_BLANK} after the event; they say who it was"
     if settings.privacy.rekey:
         records += ". The copy by user is made for 7 days"
     yield "events, rejects", records
     yield "copies", f"on disks, in backups, logs and print-outs: erased {_BLANK}"
-    key = f"destroyed at most {_BLANK} after the service ends, with all exact data that serve nothing else"
+    key = f"destroyed at most {_BLANK} after the last tick made with it, with all exact data that serve nothing else"
     yield "the key file", f"{key}; if it gets out, what was published counts as exact"
     audited = f"by {_BLANK}, every {_BLANK}: that published counts are the exact sums and their noise"
     age_ms = settings.worker.keep_contributions_ms
