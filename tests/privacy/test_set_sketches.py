@@ -5,7 +5,7 @@ noise, so the loss of a pair of sketches is that of the labels whose counters di
 """
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -15,48 +15,38 @@ from scipy.special import ndtr
 from tests.arrays.test_set_sketches import FLAWS
 from tests.arrays.uncompiled import plain_python
 from tests.mechanisms.misra_gries.sets import EMPTY, Pair, neighbours, step_of
+from tests.privacy.sketch_loss import delta_of_pair
 from workers.arrays import set_sketches, tallies
-from workers.arrays.types import Floats
 from workers.mechanisms.misra_gries.releases import GshmLaw
 
 EPSILON = 1.0
 DELTA = 0.02
 REACH = 12
 
-# The counts of a label whose counters differ, in either world.
-Moved = tuple[tuple[int, int], ...]
-
-
-def shown(law: GshmLaw, count: int) -> Floats:
-    """Return the probabilities of not being shown, and of each count that is shown."""
-    bound = int(REACH * float(law.sigma_squared) ** 0.5)
-    if not count:  # no counter, and no noise
-        none: Floats = np.eye(1, bound + 1)[0]
-        return none
-    sigma = float(law.sigma_squared) ** 0.5
-    edges = np.arange(law.threshold, law.threshold + bound) + 0.5 - count
-    below = ndtr(edges / sigma)
-    found: Floats = np.diff(below, prepend=0.0, append=1.0)
-    return found
-
-
-def delta_of(law: GshmLaw, moved: Moved) -> float:
-    """Return the delta of one world against the other, at EPSILON."""
-    first, second = (
-        reduce(np.multiply.outer, [shown(law, pair[world]) for pair in moved])
-        for world in (0, 1)
-    )
-    return float(np.maximum(first - np.exp(EPSILON) * second, 0).sum())
-
 
 def largest_delta(law: GshmLaw, pairs: Iterable[Pair]) -> float:
-    """Return the largest delta over all pairs of sketches, in both directions."""
+    """Return the largest delta of all pairs of sketches, in both directions, at EPSILON."""
+    sigma = float(law.sigma_squared) ** 0.5
+
+    @cache
+    def noise(value: int) -> float:
+        return float(ndtr((value + 0.5) / sigma) - ndtr((value - 0.5) / sigma))
+
+    # A count of 0 is no counter, and has no noise.
     moved = {
-        tuple(sorted((x, y) for x, y in zip(a, b, strict=True) if x != y))
-        for first, second in pairs
-        for a, b in ((first, second), (second, first))
+        tuple(sorted((x or -1, y or -1) for x, y in zip(*pair, strict=True) if x != y))
+        for pair in pairs
     }
-    return max((delta_of(law, labels) for labels in moved - {()}), default=0.0)
+    return max(
+        delta_of_pair(
+            found,
+            EPSILON,
+            noise=noise,
+            threshold=law.threshold,
+            reach=int(REACH * sigma),
+        )
+        for found in moved
+    )
 
 
 def merged(size: int, pair: Pair) -> Pair:

@@ -308,14 +308,6 @@ def test_shares_are_equal_where_there_is_enough() -> None:
     assert shares({}, 5) == {}
 
 
-def test_exit_code_is_1_for_an_empty_file(
-    tmp_path: Path, quietcount: Quietcount
-) -> None:
-    check = Check(tmp_path)
-    line = quietcount(f"check -c {check.path} --input {check.file([])}", code=1).line
-    assert line.endswith("there are none, so nothing can be checked")
-
-
 def test_with_unit_user_the_bounds_of_users_are_examined(tmp_path: Path) -> None:
     """One user with 30 events of one item is one count: neither is max_count too much, nor do 30 pass a threshold."""
     histogram = unk(max_items=1, max_count=3, max_items_per_user=2, horizon=86_400)
