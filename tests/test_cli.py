@@ -299,36 +299,6 @@ def test_replay_does_not_write_over_its_input(config: Path, tmp_path: Path) -> N
     assert events.read_bytes() == EVENTS[0]
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_is_130_and_leaves_no_half_written_file(
-    config: Path, tmp_path: Path
-) -> None:
-    """A file under the name that was asked for is complete: the older one stays until the new one is."""
-    pipe = tmp_path / "pipe"
-    output = tmp_path / "out.jsonl"
-    part = tmp_path / "out.jsonl.part"
-    os.mkfifo(pipe)
-    output.write_bytes(b"older")
-    command = [*COMMAND, *replaying(config, pipe, output).split()]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        writing = opened_for(process, pipe)
-        try:
-            while (
-                not part.exists()
-                and output.read_bytes() == b"older"
-                and process.poll() is None
-            ):
-                time.sleep(0.01)
-            errors = interrupted(process)
-        finally:
-            os.close(writing)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert output.read_bytes() == b"older"
-    assert not part.exists()
-
-
 def opened_for(process: subprocess.Popen[str], pipe: Path) -> int:
     """The writing end of a named pipe, once the process reads it; a process that ends before fails the test."""
     while process.poll() is None:
