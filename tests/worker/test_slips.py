@@ -4,8 +4,6 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,8 +36,6 @@ OTHER_KEY = (
     "…: the key file holds another key (fingerprint …) than the one this state was made with (fingerprint …): "
     "restore the old key file"
 )
-ABSENT = "missing: …; --create creates what is missing"
-STEPS = "no whole number of ticks of …; nearest: …"
 
 
 def said(output: str, message: str) -> str:
@@ -137,20 +133,6 @@ def test_a_key_that_is_missing_or_another_one_is_named_by_its_fingerprint(
     elsewhere.replace(key)
 
 
-def test_durations_count_ticks_where_they_are_whole(site: Site) -> None:
-    """`horizon = "1d"` is natural to write; half a tick is meaningless."""
-    histogram: dict[str, Any] = dict(site.document["histogram"][0])
-
-    def with_horizon(horizon: str) -> Path:
-        changed = {"histogram": [histogram | {"tick": "7s", "horizon": horizon}]}
-        return site.write(site.document | changed, "ticks.toml")
-
-    done = quietcount("run", "-c", str(with_horizon("100m")))
-    assert 'nearest: "5999s" and "6006s"' in refused(done, STEPS)
-    planned = json.loads(succeed("plan", "-c", str(with_horizon("7d")), "--json"))
-    assert planned["histograms"][0]["horizon"] == 86_400
-
-
 def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> None:
     """Retiring is final: the other histograms continue, and a new one of that name starts over."""
     retired = succeed("retire", "-c", str(without.config), "known")
@@ -167,14 +149,3 @@ def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> N
     assert {part["histogram"] for part in spent["total"]["parts"]} == {"items", "known"}
     again = without.write(without.document | {"histogram": [unk(), known()]})
     refused(quietcount("run", "-c", str(again)), USED)
-
-
-def test_topics_is_3_where_something_is_missing(cluster: str, tmp_path: Path) -> None:
-    """Scripts must distinguish missing topics from wrong ones."""
-    bare = Site(cluster, tmp_path, [unk()], partitions=2, create=False)
-    bare.create_events()
-    shown = quietcount("topics", "-c", str(bare.config))
-    assert shown.returncode == 3, shown.stderr
-    assert f"{bare.name}.release-state" in said(shown.stderr, ABSENT)
-    succeed("topics", "-c", str(bare.config), "--create")
-    succeed("topics", "-c", str(bare.config))
