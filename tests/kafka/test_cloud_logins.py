@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
@@ -67,15 +68,9 @@ def test_a_token_of_msk_is_what_its_brokers_check(identity: Credentials) -> None
     request.url = f"https://{parts.hostname}/?{urlencode(fields)}"
     request.headers["host"] = parts.hostname
     text = signer.canonical_request(request).rsplit("\n", 1)[0]
-    canonical = f"{text}\n{_hash_of_nothing()}"
+    canonical = f"{text}\n{sha256(b'').hexdigest()}"
     to_sign = signer.string_to_sign(request, canonical)
     assert signer.signature(to_sign, request) == signed["X-Amz-Signature"]
-
-
-def _hash_of_nothing() -> str:
-    from hashlib import sha256
-
-    return sha256(b"").hexdigest()
 
 
 def test_without_an_identity_or_the_signer_msk_is_refused_in_one_line(

@@ -145,16 +145,6 @@ def test_changed_number_of_owners_is_refused(ran: Site) -> None:
     )
 
 
-def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
-    """Its offsets mean other events now."""
-    site.run_once()
-    site.delete_topic(site.topic)
-    site.create_events()
-    for partition in range(2):
-        site.produce(partition, [sale("a", 1)] * 10)
-    assert_refused(site.run_to_end(), "deleted and created again", "new worker name")
-
-
 def test_a_partition_that_appears_while_the_worker_runs_is_not_read(site: Site) -> None:
     """It is assigned after a metadata refresh; its records belong to no known source or owner."""
     settings = site.settings
