@@ -22,7 +22,13 @@ from tests.mechanisms.small import (
 from workers.arrays.types import Tags, Words
 from workers.mechanisms.counters import line
 from workers.mechanisms.counters.base import Counter, Node
-from workers.mechanisms.counters.line import LineColumns, LineCounter, line_counters
+from workers.mechanisms.counters.line import (
+    LONGEST_PAST,
+    LineColumns,
+    LineCounter,
+    PastBegin,
+    line_counters,
+)
 from workers.mechanisms.noise import normal
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 from workers.runtime.errors import HorizonExceeded
@@ -272,6 +278,45 @@ def test_new_ticks_need_few_words_and_new_rows_a_few_a_level(
     assert words < 2.2 * ticks
 
 
+@pytest.mark.parametrize("window", [1, 7, LONGEST_PAST])
+def test_a_short_window_draws_nothing_for_its_begin_once_rows_are_older_than_it(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """Its begin is a place at which the cursor at t has been, whose noise is kept, and no more."""
+    stream = thawed(KEY.stream(bytes(16)))
+    columns = LineColumns(line_counters((window,), (1,), RHO), stream)
+    (begin,) = columns._begins
+    assert isinstance(begin, PastBegin)
+    moved = []
+    of_young = begin._young.move
+
+    def move(tags: Tags, row: int, first: int) -> None:
+        moved.append(len(tags) - first)
+        of_young(tags, row, first)
+
+    monkeypatch.setattr(begin._young, "move", move)
+    tags = random_tags(50)
+    # Rows come at the first tick and at the fifth.
+    rows_at = {t: 20 if t < 5 else 50 for t in range(1, 4 * window + 10)}
+    for t, rows in rows_at.items():
+        assert_drawn(columns._counters, columns, t, tags[:rows], stream)
+    expected = [rows_at[t] - rows_at.get(t - window, 0) for t in rows_at]
+    assert moved == [young for young in expected if young]
+    assert not sum(state.nbytes for state in begin._young._states)
+
+
+def test_a_begin_that_takes_the_noise_of_another_tick_is_noticed() -> None:
+    columns = LineColumns(line_counters((7,), (1,), RHO), STREAM)
+    (begin,) = columns._begins
+    assert isinstance(begin, PastBegin)
+    tags = random_tags(10)
+    for t in range(1, 20):
+        assert_drawn(columns._counters, columns, t, tags)
+    begin._past[0] = np.roll(begin._past[0], 1, axis=0)
+    with pytest.raises(AssertionError):
+        assert_drawn(columns._counters, columns, 20, tags)
+
+
 class OftenSmall(NoiseStream, shared=False):
     """A stream in which one word in 1,000 is too small for `normal.rough`."""
 
@@ -310,8 +355,16 @@ def test_rows_take_the_stated_bytes() -> None:
         counters = line_counters(windows, hops, rho_item)
         columns = LineColumns(counters, STREAM)
         columns.at(1, random_tags(CHUNK_ROWS))
-        cursors = [columns._end, *columns._begins]
-        kept = sum(state.nbytes for cursor in cursors for state in cursor._states)
+        cursors = [columns._end]
+        states = []
+        for begin in columns._begins:
+            if isinstance(begin, PastBegin):
+                states += begin._past
+                cursors.append(begin._young)
+            else:
+                cursors.append(begin)
+        states += [state for cursor in cursors for state in cursor._states]
+        kept = sum(state.nbytes for state in states)
         assert columns.bytes_per_row == kept / CHUNK_ROWS
 
 

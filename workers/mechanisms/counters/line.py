@@ -91,6 +91,9 @@ MOST_LEVELS = len(_COSTS)
 KEPT_LEVELS = 2
 LONGEST_KEPT_HOP = 4
 
+# A window of at most so many ticks, without hops, begins at a place whose noise is still kept.
+LONGEST_PAST = 32
+
 # In 1/4096, of weight 1: what two events 0, 1, 2, ... eighths of 2^j ticks apart or more have in
 # common in nodes of level j, and in steps: `products_apart` there. Nothing beyond.
 _EIGHTHS = 8
@@ -438,6 +441,7 @@ class LineColumns:
     it, relative to N_L(K), K the block of its place: the ends r_j of its blocks of levels 1..L, and
     z_c[K], the end of block K. The cursor at t also keeps z_c[K - 1], which is added where a window
     begins in the block before. A cursor that enters block K + 1 subtracts z_c[K] from its ends.
+    A short window begins where the cursor at t was not long ago: see `PastBegin`.
 
     Error of a window, in the units of `fixed_point`. Of each level's nodes a place has parts that
     add up to at most 1/2 (coefficients above), two places 1; of steps two places in one block have
@@ -457,7 +461,10 @@ class LineColumns:
         self._stream = stream
         self._end = Cursor(counters[0], stream, keeps_step=True)
         self._begins = [
-            Cursor(counter, stream, hop=counter.hop) for counter in counters
+            PastBegin(counter, stream, self._end)
+            if counter.hop == 1 and counter.window <= LONGEST_PAST
+            else Cursor(counter, stream, hop=counter.hop)
+            for counter in counters
         ]
         self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
         self._filled = 0
@@ -468,8 +475,8 @@ class LineColumns:
     def bytes_per_row(self) -> int:
         return sum(cursor.bytes_per_row for cursor in (self._end, *self._begins))
 
-    def at(self, t: int, tags: Tags) -> tuple[Longs, ...]:
-        """Return the noise of every row at tick t, by window; `tags` only grows."""
+    def at(self, t: int, tags: Tags) -> Longs:
+        """Return the noise of every row at tick t, (windows, n); `tags` only grows."""
         first = self._counters[0]
         check_tick(first.kind, t, first._last_tick)
         rows = len(tags)
@@ -479,21 +486,21 @@ class LineColumns:
         self._end.turn(t + first.offset, filled)
         for counter, cursor in zip(self._counters, self._begins, strict=True):
             cursor.turn(counter.begin(t) + first.offset, filled)
-        out = tuple(np.empty(rows, dtype=np.int64) for _ in self._counters)
+        out = np.empty((len(self._counters), rows), dtype=np.int64)
         undecided: list[list[int]] = [[] for _ in self._counters]
         for row in range(0, rows, CHUNK_ROWS):
             part = tags[row : row + CHUNK_ROWS]
             self._end.move(part, row)
             for i, cursor in enumerate(self._begins):
                 cursor.move(part, row)
-                noise = out[i][row : row + CHUNK_ROWS]
+                noise = out[i, row : row + CHUNK_ROWS]
                 undecided[i] += self._round(cursor, noise, row)
         self._filled = rows
         for i, counter in enumerate(self._counters):
             exact = {*undecided[i], *(row for row in self._small(i) if row < rows)}
             if exact and self._rounds:
                 numbers = np.array(sorted(exact), dtype=np.int64)
-                out[i][numbers] = counter.draw(self._stream, t, tags[numbers])
+                out[i, numbers] = counter.draw(self._stream, t, tags[numbers])
         return out
 
     def reals(self, t: int, tags: Tags) -> tuple[Floats, ...]:
@@ -509,7 +516,7 @@ class LineColumns:
         """Return the rows with a raised word that has a part in window i."""
         return {*self._end.small, *self._begins[i].small}
 
-    def _round(self, begin: "Cursor", out: Longs, row: int) -> list[int]:
+    def _round(self, begin: "Begin", out: Longs, row: int) -> list[int]:
         """Write a window's noise to `out`, for rows from `row` on; return undecided rows.
 
         It is rounded unless `reals` asks for units of `fixed_point`.
@@ -597,19 +604,27 @@ class Cursor:
             if row < filled and until > next_place
         }
 
-    def move(self, tags: Tags, row: int) -> None:
-        """Bring a chunk of rows, the first of which is `row`, to the place."""
+    def move(self, tags: Tags, row: int, first: int = 0) -> None:
+        """Bring a chunk of rows, the first of which is `row`, to the place.
+
+        Rows before `first` of the chunk are left out, from now on.
+        """
         # The first rows of the chunk are at the last place; the others are new.
-        old = min(max(self._filled - row, 0), len(tags))
+        old = min(max(self._filled - row, first), len(tags))
         state = self._state(row, len(tags))
-        if old:
+        if old > first:
             if self._enters:
-                self._enter(state[:, :old])
-            self._descend(self._since, tags, state, 0, old, row)
+                self._enter(state[:, first:old])
+            self._descend(self._since, tags, state, first, old, row)
         if old < len(tags):
             if self._keeps_step:
                 self._draw_step(tags, state, old, row)
             self._descend(None, tags, state, old, len(tags), row)
+
+    def forget(self, row: int) -> None:
+        """Free the memory of the chunk that begins at `row`: all its rows are left out."""
+        if row // CHUNK_ROWS < len(self._states):
+            self._states[row // CHUNK_ROWS] = self._no_rows()
 
     def step(self, row: int, rows: int) -> Numbers:
         """Return z_c of the block before, for `rows` rows of the chunk that begins at `row`."""
@@ -618,11 +633,13 @@ class Cursor:
     def _state(self, row: int, rows: int) -> Numbers:
         """Return the numbers kept of the chunk that begins at `row`, with room for `rows` rows."""
         index = row // CHUNK_ROWS
-        if index == len(self._states):
-            empty = np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
-            self._states.append(empty)
+        while index >= len(self._states):
+            self._states.append(self._no_rows())
         self._states[index] = with_capacity(self._states[index], rows, 1)
         return self._states[index]
+
+    def _no_rows(self) -> Numbers:
+        return np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
 
     def _enter(self, state: Numbers) -> None:
         """Make ends relative to the begin of the next block, by the step in between."""
@@ -686,6 +703,87 @@ class Cursor:
             until = (((self._place - 1) >> level) + 4) << level
             self.small[row + i] = max(self.small.get(row + i, 0), until)
         return words.reshape(len(cells), len(tags), 2)
+
+
+class PastBegin:
+    """The begin of a short window: the place at which the cursor at t was a window ago.
+
+    It keeps the noise that this cursor had in the last W ticks, in place of numbers to descend by.
+    Rows that were new since then have a cursor of their own, until they have been there for W
+    ticks.
+    """
+
+    def __init__(
+        self, counter: WindowCounter, stream: NoiseStream, end: Cursor
+    ) -> None:
+        self._end = end
+        self._window = counter.window
+        self._dtype = counter.fixed.dtype
+        self._young = Cursor(counter, stream)
+        # By place modulo W: the place, and how many rows have its noise.
+        self._places = [0] * counter.window
+        self._filled = [0] * counter.window
+        # By chunk of rows: (W, rows).
+        self._past: list[Numbers] = []
+        # How many rows have the noise at the place, and the end's place modulo W.
+        self._known = 0
+        self._slot = 0
+        # As in `Cursor`; of rows that the cursor at t had, as they were at its places.
+        self._past_small: dict[int, int] = {}
+        self.noise = np.empty(CHUNK_ROWS, dtype=np.int64)
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Bytes of a row, while it also has a cursor of its own."""
+        return self._window * self._dtype.itemsize + self._young.bytes_per_row
+
+    @property
+    def block(self) -> int:
+        return self._young.block
+
+    @property
+    def small(self) -> set[int]:
+        return {*self._past_small, *self._young.small}
+
+    def turn(self, next_place: int, filled: int) -> None:
+        """Say where to `move` rows next, as `Cursor.turn` does."""
+        slot = next_place % self._window
+        known_before = self._known
+        self._known = 0
+        if self._places[slot] == next_place:
+            self._known = min(self._filled[slot], filled)
+        # Rows that the cursor had left out are not at its last place.
+        can_go_on = self._known >= known_before
+        self._young.turn(next_place, filled if can_go_on else 0)
+        self._past_small = {
+            row: until for row, until in self._past_small.items() if until > next_place
+        }
+        # The noise at the end's place, one window later, replaces that at the begin.
+        self._slot = slot
+        self._places[slot] = next_place + self._window
+        self._filled[slot] = 0
+
+    def move(self, tags: Tags, row: int) -> None:
+        """Bring a chunk of rows to the place, and keep where the cursor at t is."""
+        rows = len(tags)
+        known = min(max(self._known - row, 0), rows)
+        index = row // CHUNK_ROWS
+        if index == len(self._past):
+            self._past.append(np.empty((self._window, 0), dtype=self._dtype))
+        self._past[index] = with_capacity(self._past[index], rows, 1)
+        past = self._past[index][self._slot, :rows]
+        self.noise[:known] = past[:known]
+        if known < rows:
+            self._young.move(tags, row, known)
+            self.noise[known:rows] = self._young.noise[known:rows]
+        else:
+            self._young.forget(row)
+        past[:] = self._end.noise[:rows]
+        self._filled[self._slot] = row + rows
+        self._past_small.update(self._end.small)
+
+
+Begin = Cursor | PastBegin
 
 
 @memoized(256)
