@@ -272,11 +272,12 @@ class Probe:
         def at(columns: Any, t: int, tags: Tags) -> Longs:
             return self.counted(columns._counter, columns._stream, t, tags)
 
-        def at_windows(columns: Any, t: int, tags: Tags) -> tuple[Longs, ...]:
-            return tuple(
+        def at_windows(columns: Any, t: int, tags: Tags) -> Longs:
+            of_windows = [
                 self.counted(counter, columns._stream, t, tags)
                 for counter in columns._counters
-            )
+            ]
+            return np.array(of_windows)
 
         def of_ranks(columns: Any, t: int, key_tags: Tags) -> tuple[Longs, ...]:
             return tuple(

@@ -249,8 +249,9 @@ def test_95_of_100_intervals_of_a_sliding_window_hold_what_was_counted(
 def test_half_or_twice_the_noise_fails(name: str, factor: float) -> None:
     own = LineColumns.at
 
-    def scaled(self: LineColumns, t: int, tags: Tags) -> tuple[Longs, ...]:
-        return tuple(np.rint(z * factor).astype(np.int64) for z in own(self, t, tags))
+    def scaled(self: LineColumns, t: int, tags: Tags) -> Longs:
+        noise: Longs = np.rint(own(self, t, tags) * factor).astype(np.int64)
+        return noise
 
     make, intervals, series = CASES[name]
     one = make()

@@ -119,51 +119,60 @@ def find_shown(
 
 
 @kernel
-def mark_passed(
+def find_printed(
     counts: Longs,
     noise: Longs,
-    last: Longs,
-    since: int,
-    threshold: int,
-    passed: Bools,
-) -> None:
-    """Mark the rows with a last event after tick `since` and a noisy count above a threshold."""
-    for row in range(len(passed)):
-        passed[row] |= (counts[row] + noise[row] > threshold) & (last[row] > since)
-
-
-@kernel
-def find_printed(
-    passed: Bools,
+    thresholds: Longs,
+    since: Longs,
     shown: Sums,
     left: Longs,
     last: Longs,
     rested: int,
     remembered: int,
+    passed: Longs,
     new: Longs,
     rows: Longs,
+    noisy: Longs,
 ) -> tuple[int, int, int]:
     """Find the rows that a tick of windows without epochs newly shows, and all that it shows.
 
+    A hidden row is shown if some window has a noisy count above its threshold, and its last event
+    is after that window's tick in `since`.
+
     Args:
-        passed: (n,), whether a row's noisy count is above a threshold.
+        counts: (windows, n or more), exact counts.
+        noise: (windows, n).
+        thresholds, since: (windows,).
         shown: (n,), 0 for rows not shown before.
         left: (n,), the tick at which a row was last hidden again; 0: never.
         last: (n,), the tick of a row's last event.
         rested: a tick above 0: rows hidden then or later rest, and are not shown again yet.
         remembered: rows without an event after this tick can be forgotten, unless shown or at rest.
+        passed: scratch for `GROUP_ROWS` rows.
         new, rows: (n,), written: newly shown rows and all shown ones, ascending.
+        noisy: (windows, n), written: the noisy counts of `rows`.
 
     Returns the lengths of `new` and `rows`, and how many rows cannot be forgotten.
     """
+    # A group's columns are read once, and all windows are tested while they are in the cache.
     fresh = 0
     written = 0
     alive = 0
-    for begin in range(0, len(passed), GROUP_ROWS):
-        stop = min(begin + GROUP_ROWS, len(passed))
+    for begin in range(0, len(shown), GROUP_ROWS):
+        stop = min(begin + GROUP_ROWS, len(shown))
+        for row in range(begin, stop):
+            passed[row - begin] = 0
+        for i in range(len(thresholds)):
+            threshold = thresholds[i]
+            after = since[i]
+            # Integers: with booleans it is not vectorized, and takes twice as long.
+            for row in range(begin, stop):
+                passed[row - begin] |= int(
+                    (counts[i, row] + noise[i, row] > threshold) & (last[row] > after)
+                )
         found = 0
         for row in range(begin, stop):  # vectorized
-            found += (shown[row] != 0) | passed[row]
+            found += (shown[row] != 0) | passed[row - begin]
             alive += (
                 (shown[row] != 0) | (left[row] >= rested) | (last[row] > remembered)
             )
@@ -171,12 +180,45 @@ def find_printed(
             continue
         for row in range(begin, stop):
             before = shown[row] != 0
-            first = passed[row] and not before and left[row] < rested
+            first = passed[row - begin] and not before and left[row] < rested
             new[fresh] = row
             fresh += first
             rows[written] = row
             written += before or first
+    for i in range(len(thresholds)):
+        for k in range(written):
+            noisy[i, k] = counts[i, rows[k]] + noise[i, rows[k]]
     return fresh, written, alive
+
+
+@kernel
+def take_counts(counts: Longs, rows: Longs, taken: Longs) -> int:
+    """Move the counts (n,) that are not 0 to `taken`, and write their rows; return how many.
+
+    `rows` and `taken` (n,) are written from their beginning, by ascending row; `counts` become 0.
+    """
+    found = 0
+    for begin in range(0, len(counts), GROUP_ROWS):
+        stop = min(begin + GROUP_ROWS, len(counts))
+        some = 0
+        for row in range(begin, stop):  # vectorized
+            some |= counts[row]
+        if some == 0:
+            continue
+        for row in range(begin, stop):
+            count = counts[row]
+            counts[row] = 0
+            rows[found] = row
+            taken[found] = count
+            found += count != 0
+    return found
+
+
+@kernel
+def add_at_rows(totals: Longs, rows: Longs, numbers: Longs, sign: int) -> None:
+    """Add `sign` times the numbers (m,) to the totals of `rows` (m,)."""
+    for i in range(len(rows)):
+        totals[rows[i]] += sign * numbers[i]
 
 
 @kernel

@@ -24,10 +24,12 @@ import numpy as np
 
 from workers.arrays import compiler
 from workers.arrays.number_blocks import (
+    GROUP_ROWS,
+    add_at_rows,
     find_printed,
     find_shown,
     mark_blocks,
-    mark_passed,
+    take_counts,
     xor,
 )
 from workers.arrays.quantiles import quantile
@@ -231,10 +233,26 @@ def _compile_noise() -> None:
     xor(readonly_contiguous(words), words, words)
     find_shown(row, row, row, 0, True, row.copy(), row.copy(), row.copy())
     mark_blocks(readonly_contiguous(row), 10, np.zeros(1, dtype=np.bool_))
-    passed = np.zeros(1, dtype=np.bool_)
-    mark_passed(row, row, row, 0, 0, passed)
+    by_window = np.zeros((1, 1), dtype=np.int64)
+    passed = np.zeros(GROUP_ROWS, dtype=np.int64)
     for shown in (row, row.astype(np.int32)):
-        find_printed(passed, shown, row, row, 1, 1, row.copy(), row.copy())
+        find_printed(
+            by_window,
+            by_window,
+            row,
+            row,
+            shown,
+            row,
+            row,
+            1,
+            1,
+            passed,
+            row.copy(),
+            row.copy(),
+            by_window.copy(),
+        )
+    take_counts(row.copy(), row.copy(), row.copy())
+    add_at_rows(row.copy(), row, row, 1)
     stream = _KEY.stream(bytes(MECHANISM_ID_BYTES))
     for kind in KINDS:
         for rho_item in (1.0, 1e-8):  # state of 32 and of 64 bits

@@ -23,8 +23,7 @@ def assert_drawn(
     stream: NoiseStream = STREAM,
 ) -> None:
     """Of a board's windows, one after the other, or of one counter."""
-    found = columns.at(t, tags)
-    parts = found if isinstance(found, tuple) else (found,)
-    for counter, noise in zip(counters, parts, strict=True):
+    found = np.atleast_2d(columns.at(t, tags))
+    for counter, noise in zip(counters, found, strict=True):
         assert noise.dtype == np.int64
         np.testing.assert_array_equal(noise, counter.draw(stream, t, tags))

@@ -206,9 +206,9 @@ def test_all_tests_that_one_event_adds_cost_at_most_delta(
 def scripted(script: Mapping[tuple[int, int], int]) -> Iterator[None]:
     """Replace the noise of counts: that of (tick, window), the same for all items, else 0."""
 
-    def counts(self: WindowNoise, t: int, state: State) -> list[Longs]:
+    def counts(self: WindowNoise, t: int, state: State) -> Longs:
         rows = state.ledger.n
-        return [np.full(rows, script.get((t, i), 0)) for i in range(2)]
+        return np.array([np.full(rows, script.get((t, i), 0)) for i in range(2)])
 
     with patch.object(WindowNoise, "counts", counts):
         yield

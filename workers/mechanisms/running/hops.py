@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workers.arrays.number_blocks import pack, unpack
+from workers.arrays.number_blocks import add_at_rows, pack, take_counts, unpack
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Longs
 from workers.mechanisms.counters.line import WindowCounter
@@ -65,7 +65,8 @@ class Entries(NamedTuple):
 
 def encode(entries: Entries, ages: Longs) -> bytes:
     """Return the block of a hop; `ages` are as in the module, empty at level 0."""
-    gaps = np.diff(entries.rows, prepend=0)
+    gaps = entries.rows.copy()
+    gaps[1:] -= entries.rows[:-1]
     codes = []
     parts = []
     for column in (gaps, entries.counts, ages, entries.steps):
@@ -84,11 +85,11 @@ def decode(block: bytes) -> tuple[Entries, Longs]:
         if code == _ABSENT:
             columns.append(_NONE)
             continue
-        column = unpack(code, block, count=rows, offset=begin)
-        columns.append(column.astype(np.int64))
+        columns.append(unpack(code, block, count=rows, offset=begin))
         begin += rows << code
-    gaps, counts, ages, steps = columns
-    return Entries(np.cumsum(gaps), counts, steps), ages
+    gaps, *others = columns
+    counts, ages, steps = (column.astype(np.int64) for column in others)
+    return Entries(np.cumsum(gaps, dtype=np.int64), counts, steps), ages
 
 
 def read(
@@ -375,8 +376,16 @@ def _added_up(parts: Sequence[Entries]) -> Entries:
     counts = np.zeros(n, dtype=np.int64)
     steps = np.zeros(n if len(parts[0].steps) else 0, dtype=np.int64)
     for part in parts:
-        counts[part.rows] += part.counts
+        add_at_rows(counts, part.rows, part.counts, 1)
         if len(steps):
-            steps[part.rows] += part.steps
-    rows = np.flatnonzero(counts)
-    return Entries(rows, counts[rows], steps[rows] if len(steps) else steps)
+            add_at_rows(steps, part.rows, part.steps, 1)
+    rows, taken = taken_from(counts)
+    return Entries(rows, taken, steps[rows] if len(steps) else steps)
+
+
+def taken_from(counts: Longs) -> tuple[Rows, Longs]:
+    """Return the rows with a count, ascending, and their counts, which become 0."""
+    rows = np.empty(len(counts), dtype=np.int64)
+    taken = np.empty(len(counts), dtype=np.int64)
+    found = take_counts(counts, rows, taken)
+    return rows[:found], taken[:found]

@@ -29,13 +29,18 @@ Guarantee: docs/decisions/0036-windows-without-epochs.md, with reaches for windo
 T4 (thresholds), T5 (rest), T6 (forgetting), T9 (sums and totals), T7 (users, by period).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
-from workers.arrays.number_blocks import add_by_key, find_printed, mark_passed
+from workers.arrays.number_blocks import (
+    GROUP_ROWS,
+    add_at_rows,
+    add_by_key,
+    find_printed,
+)
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Bools, Longs, Tags
 from workers.mechanisms.about import Bound, Data, Figure, RowBytes
@@ -65,7 +70,7 @@ from workers.mechanisms.mechanism import (
 )
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.running.discovery import window_threshold
-from workers.mechanisms.running.hops import Entries, Hops
+from workers.mechanisms.running.hops import Entries, Hops, taken_from
 from workers.mechanisms.running.on_counters import (
     SUM_CELLS,
     any_stream,
@@ -130,6 +135,12 @@ class SlidingState(State):
         self._grow()
         column: Longs = self._counts[i]
         return column[: self.ledger.n]
+
+    @property
+    def counts_by_window(self) -> Longs:
+        """The counts of all windows, (windows, capacity): beyond the rows they are 0."""
+        self._grow()
+        return self._counts
 
     def sums(self, i: int) -> Longs:
         """Return the exact sum of every row in window i, in steps."""
@@ -202,9 +213,14 @@ class SlidingState(State):
         """
         ledger = self.ledger
         counts = ledger.counts
-        rows = _distinct(ledger.touched, counts)
-        entries = Entries(rows, counts[rows], _NONE)
-        counts[rows] = 0
+        # Looking through all counts is faster than sorting, but for few rows.
+        if SORTED_ROW * sum(map(len, ledger.touched)) > len(counts):
+            rows, taken = taken_from(counts)
+        else:
+            rows = np.unique(np.concatenate([_NONE, *ledger.touched]))
+            taken = counts[rows]
+            counts[rows] = 0
+        entries = Entries(rows, taken, _NONE)
         ledger.touched = []
         if self._has_sums:
             sums = ledger.sums
@@ -216,9 +232,9 @@ class SlidingState(State):
 
     def _add(self, i: int, entries: Entries, sign: int) -> None:
         """Add entries to the counts and sums of window i, or with sign -1 subtract them."""
-        self.counts(i)[entries.rows] += sign * entries.counts
+        add_at_rows(self.counts(i), entries.rows, entries.counts, sign)
         if self._has_sums:
-            self.sums(i)[entries.rows] += sign * entries.steps
+            add_at_rows(self.sums(i), entries.rows, entries.steps, sign)
 
     def _grow(self) -> None:
         """Make room for the rows that the ledger has got."""
@@ -226,15 +242,6 @@ class SlidingState(State):
         self._counts = with_capacity(self._counts, n, 1)
         if self._has_sums:
             self._sums = with_capacity(self._sums, n, 1)
-
-
-def _distinct(merged: list[Rows], counts: Longs) -> Rows:
-    """Return the rows in any of `merged`, ascending; no other row has a count."""
-    number = sum(map(len, merged))
-    # Looking through all counts is faster than sorting, but for few rows.
-    if SORTED_ROW * number > len(counts):
-        return np.flatnonzero(counts)
-    return np.unique(np.concatenate([_NONE, *merged]))
 
 
 class _ShownColumns:
@@ -307,9 +314,10 @@ class WindowNoise:
         """Return the noise of counts in the first window."""
         return self._of_counts[0].draw(self._stream, t, tags)
 
-    def counts(self, t: int, state: State) -> tuple[Longs, ...]:
+    def counts(self, t: int, state: State) -> Longs:
+        """Return the noise of the counts of all rows, (windows, n)."""
         if self._ranks is not None:
-            return self._ranks.windows(t, state.key_tags)
+            return np.array(self._ranks.windows(t, state.key_tags))
         self._follow(state.ledger)
         return self._counts.at(t, state.ledger.tags)
 
@@ -318,7 +326,7 @@ class WindowNoise:
         self._follow(ledger)
         return self._sums.at(t, ledger.tags, rows)
 
-    def totals(self, t: int, key_tags: Tags) -> tuple[Longs, ...]:
+    def totals(self, t: int, key_tags: Tags) -> Iterable[Longs]:
         return () if self._totals is None else self._totals.at(t, key_tags)
 
     def _follow(self, ledger: Ledger) -> None:
@@ -481,13 +489,12 @@ class Sliding(Budgeted):
         state.merge(contributions, add_rows=self._discovers)
         state.count(t)
         of_counts = drawn.counts(t, state)
-        rows = np.arange(state.ledger.n, dtype=np.int64)
+        n = state.ledger.n
         if self._discovers:
-            rows = self._find_printed(state, t, of_counts)
-        printed = [
-            state.counts(i)[rows] + noise_of[rows]
-            for i, noise_of in enumerate(of_counts)
-        ]
+            rows, printed = self._find_printed(state, t, of_counts)
+        else:
+            rows = np.arange(n, dtype=np.int64)
+            printed = state.counts_by_window[:, :n] + of_counts
         sums = self._sums(state, t, rows, drawn)
         totals = self._totals(state, t, drawn)
         releases = tuple(
@@ -509,36 +516,45 @@ class Sliding(Budgeted):
         return state, WindowReleases(releases, begins)
 
     def _find_printed(
-        self, state: SlidingState, t: int, drawn: tuple[Longs, ...]
-    ) -> Rows:
-        """Return the rows printed at tick t, after all tests of hidden ones."""
+        self, state: SlidingState, t: int, drawn: Longs
+    ) -> tuple[Rows, Longs]:
+        """Return the rows printed at tick t, after all tests of hidden ones.
+
+        And what is printed of them, (windows, rows). `drawn` is the noise of all rows, by window.
+        """
         ledger = state.ledger
         # First: a label that is back is shown then, and not tested.
         self._show_watched(state, t, drawn)
         shown = ledger.shown_for(t)
         left = ledger.left
         last = ledger.last
-        passed = np.zeros(ledger.n, dtype=np.bool_)
-        for i, noise in enumerate(drawn):
-            threshold = self._thresholds[i]
-            assert threshold is not None, "of an unknown domain"
-            since = t - self.memory_of(i)
-            mark_passed(state.counts(i), noise, last, since, threshold, passed)
-        # For the kernel to fill: rows that passed and were hidden, and all printed rows.
+        since = [t - self.memory_of(i) for i in range(len(self.windows))]
+        # For the kernel to fill: rows that passed and were hidden, all printed rows, and their
+        # noisy counts.
         new = np.empty(ledger.n, dtype=np.int64)
         rows = np.empty(ledger.n, dtype=np.int64)
-        rested = self._rested(t)
-        forgotten = t - self._most_memory
+        noisy = np.empty_like(drawn)
         newly_shown, printed, state.alive = find_printed(
-            passed, shown, left, last, rested, forgotten, new, rows
+            state.counts_by_window,
+            drawn,
+            np.array(self._thresholds, dtype=np.int64),
+            np.array(since, dtype=np.int64),
+            shown,
+            left,
+            last,
+            self._rested(t),
+            t - self._most_memory,
+            np.empty(GROUP_ROWS, dtype=np.int64),
+            new,
+            rows,
+            noisy,
         )
         if newly_shown:
             ledger.mark_returned(new[:newly_shown].copy(), t)
-        return rows[:printed].copy()
+        # Copies: the buffers are as long as the ledger.
+        return rows[:printed].copy(), noisy[:, :printed].copy()
 
-    def _show_watched(
-        self, state: SlidingState, t: int, drawn: tuple[Longs, ...]
-    ) -> None:
+    def _show_watched(self, state: SlidingState, t: int, drawn: Longs) -> None:
         """Show watched labels again whose noisy count in a window is above that window's bar."""
         ledger = state.ledger
         rows = np.flatnonzero(ledger.left >= max(1, t - self.watched))

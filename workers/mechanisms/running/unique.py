@@ -332,13 +332,14 @@ class UniqueNoise(WindowNoise):
         columns = (ActiveColumns(one, self._stream) for one in self._actives)
         return sum(one.bytes_per_row for one in columns)
 
-    def counts(self, t: int, state: State) -> tuple[Longs, ...]:
+    def counts(self, t: int, state: State) -> Longs:
         ledger = state.ledger
         self._follow(ledger)
-        return tuple(
+        of_windows = [
             columns.at(t, ledger.tags ^ cells_of_window(i))
             for i, columns in enumerate(self._columns)
-        )
+        ]
+        return np.array(of_windows)
 
     def _follow(self, ledger: Ledger) -> None:
         if ledger is not self._ledger:
