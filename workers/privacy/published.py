@@ -129,15 +129,13 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
 
 
 def _deviation(plan: HistogramPlan) -> str:
-    """Return what the field `sd` shows: the range of its values."""
+    """Return what the field `sd` shows: its largest value."""
     if plan.without_epochs is not None:
         sds = [window.worst_sd for window in plan.without_epochs.windows]
         return f"the noise's standard deviation, by window {_each(sds)} at most"
     if all(tick.sd is None for tick in plan.noise.ticks):
         return "no standard deviation (null)"
-    least = min(run.least for run in plan.noise.curve)
-    most = max(run.most for run in plan.noise.curve)
-    return f"the noise's standard deviation, {_range(least, most)}"
+    return f"the noise's standard deviation, {_each([plan.noise.worst_sd])} at most"
 
 
 def _threshold(plan: HistogramPlan) -> str:

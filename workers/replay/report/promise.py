@@ -188,13 +188,12 @@ def seen_by(settings: Settings) -> Iterator[tuple[str, str]]:
         "anyone",
         f"the snapshots, on {', '.join(outputs)}: all that is listed above; {beside}; this page, at {_BLANK}",
     )
-    exact = f"the events, on {', '.join(names)}; {', '.join(inner)}: exact"
     yield (
         "the operator",
-        f"and an auditor while auditing: the key file, with which the noise can be removed; {exact}",
+        f"the events, on {', '.join(names)}; {', '.join(inner)}: exact",
     )
-    printed = "logs, metrics; what check, audit and replay print: exact; rejects: whole records"
-    yield "", f"{printed}. Kafka's administrators: all topics"
+    key = "the key file, with which the noise can be removed; logs, metrics; what check, audit, replay and rejects print"
+    yield "", f"{key}. An auditor, while auditing: key, contributions, states"
 
 
 def kept(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -205,14 +204,14 @@ def kept(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "the snapshots", f"for ever, unless withdrawn; {signed}"
     yield "exact sums", _sums_kept(settings)
     if settings.user_field is not None:
-        until = f"gone at most {_BLANK} after the event"
+        until = f"gone at most {_BLANK} after the event arrived"
         if any(config.charge_grid.horizon is None for config in settings.histograms):
             until = "for ever"
         yield (
             "digests of users",
             f"{until}; whoever can read them and knows a user can find out what was counted",
         )
-    records = f"gone at most {_BLANK} after the event; they say who it was"
+    records = f"gone at most {_BLANK} after the event arrived; they say who it was"
     if settings.privacy.rekey:
         records += ". The copy by user is made for 7 days"
     yield "events, rejects", records
@@ -230,7 +229,7 @@ def _sums_kept(settings: Settings) -> str:
     """Return how long contributions are kept, and whether they tell users apart."""
     kept_for = "for ever"
     if settings.worker.keep_contributions_ms is not None:
-        kept_for = f"gone at most {_BLANK} after the event"
+        kept_for = f"gone at most {_BLANK} after the event arrived"
     if any(config.unique_users for config in settings.histograms):
         return f"{kept_for}; each with a digest of its user"
     return f"{kept_for}; by label and tick, without users"
