@@ -32,7 +32,10 @@ def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArr
 
 @kernel
 def xor(words: Words, others: Words, out: Words) -> None:
-    """Write all words (n, 2) xor each of `others` (k, 2) to `out` (k n, 2), by rows of `others`."""
+    """Write all words (n, 2) xor each of `others` (k, 2) to `out` (k n, 2), by rows of `others`.
+
+    Words are item tags and `others` cells: the results are what AES makes noise of.
+    """
     n = len(words)
     for j in range(len(others)):
         upper = others[j, 0]

@@ -31,7 +31,11 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class JsonTree(Frozen):
-    """The wanted fields for the scanner, shared by all threads; `levels` is their nesting depth."""
+    """The wanted fields for the scanner, shared by all threads; `levels` is their nesting depth.
+
+    `nodes` and `names` are as in `json_scanner`. A name is compared with a node's only where their
+    signatures are equal, and looked up only where the parent's BITS have its signature's bit.
+    """
 
     def __init__(self, root: Node) -> None:
         builder = _Rows()
@@ -39,6 +43,7 @@ class JsonTree(Frozen):
         # A record is an object, and so a level, whatever fields are wanted.
         self.levels = max(1, builder.fill(0, root))
         builder.rows[0][scanner.SORT] = scanner.OBJECT
+        # Names are read in whole words, beyond the end of the last one.
         names = np.frombuffer(bytes(builder.names) + bytes(WORD), dtype=np.uint8)
         self.names = readonly_contiguous(names)
         nodes = np.array(builder.rows, dtype=np.int64)

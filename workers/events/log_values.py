@@ -419,7 +419,10 @@ def decimal_seconds(data: Bytes, start: int, stop: int) -> int:
 
 @checked_part
 def odd_time(data: Bytes, start: int, stop: int, kind: int, unit: int) -> int:
-    """Return the ms of a number in a text, or with a point where that is rare; -1 if unsure."""
+    """Return a time in ms, written in an unusual way; -1 if the general reader has to decide.
+
+    That is a number in quotes, or a number with a point in a unit other than seconds.
+    """
     if kind == kinds.TEXT:
         kind = kind_in_text(data, start, stop)
     if kind not in (kinds.WHOLE, kinds.NUMBER) or data[start] == MINUS:

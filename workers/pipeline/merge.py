@@ -90,7 +90,7 @@ class Released:
 
 
 class TickSigner(Protocol):
-    """What `Merge` calls with every released tick: `signing.Signing`."""
+    """Signs what `Merge` releases, in a chain of records by histogram: `signing.Signing`."""
 
     def sign(
         self,
@@ -99,12 +99,15 @@ class TickSigner(Protocol):
         snapshots: Sequence[Snapshot],
         sections: Sequence[Section],
     ) -> Iterator[Snapshot]:
-        """Yield the records of a tick that a histogram released just now."""
+        """Yield further records, for the signatures topic: they sign a tick's `snapshots`.
+
+        They commit to `sections` too, the contributions of which the tick was made.
+        """
 
     def restore(
         self, chains: Mapping[str, Chain], histograms: Iterable[Histogram]
     ) -> None:
-        """Continue stored chains, by histogram."""
+        """Continue stored chains of records, by histogram."""
 
     def changes(self) -> list[Change]:
         """Return what to store since the last call."""

@@ -130,7 +130,10 @@ class TickSketches:
     def feed(
         self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int
     ) -> None:
-        """Feed `events` (k,) that the view includes, in this order; `amounts` as in `Tally.add`."""
+        """Feed `events` (k,) that the view includes, in this order, each as the set of its labels.
+
+        `amounts` (m,) are the labels' counts, or (0,): all 1. A label with 0 is not in the set.
+        """
         seen = ALL_SEEN if columns.included is None else columns.included
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
         batch = LabeledEvents(*map(readonly_contiguous, parts))

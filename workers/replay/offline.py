@@ -369,8 +369,9 @@ def replay(
 ) -> Summary:
     """Run histograms over a source to its end or to Ctrl-C, which leaves `partial` totals.
 
-    Ctrl-C waits for whole batches, and the rest of an `Interrupts` context around this call becomes
-    one step (`Interrupts.defer_rest`). `progress` is called after every batch, `after_tick` after
+    Ctrl-C waits for whole batches. What a caller does afterwards, in an `Interrupts` context around
+    this call, is not interrupted by it, so that results are written; a second Ctrl-C is raised.
+    `progress` is called after every batch, `after_tick` after
     every tick of a lane: only there may KeyboardInterrupt leave a batch (None: between released
     ticks). `histograms` are fresh (None: those of `settings`); `merge` as in `Offline`.
     """

@@ -68,7 +68,8 @@ def read_regular(path: str | Path, most: int) -> bytes:
 def _read(path: str | Path, most: int, flags: int) -> bytes:
     """Return a file's content of at most `most` bytes, else raise NotReadable.
 
-    `flags` are further ones of `os.open`; with any, only a regular file is read.
+    `flags` are further ones of `os.open`; with any, only a regular file is read. To read a
+    directory fails with the system's own message.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)

@@ -949,7 +949,11 @@ def _section(
     where: str,
     further: Iterable[str] = (),
 ) -> Record:
-    """Return a section's record; messages begin with `where`, `further` names are allowed."""
+    """Return a section's record; messages begin with `where`.
+
+    `further` are settings that the caller has taken out of `values`: a message about an unknown
+    name lists them too.
+    """
     by_name = {rule.name: rule for rule in rules(record)}
     _refuse_unknown(where, values, (*by_name, *further))
     for rule in by_name.values():

@@ -204,7 +204,8 @@ def _goes_with(users: Values, values: Values, field: Field) -> bool:
         return False
     if _AS_MANY <= ratio <= 1 / _AS_MANY:
         return True
-    # Several pictures or tokens of each user.
+    # Several pictures or tokens of each user, if it is named as an id or a link, or most values are
+    # links. Names of what is counted (a product, a song) or grouped by (a shop) are not of users.
     things = names.ITEM - names.LINK - frozenset(("page", "pages", "path"))
     links = sum(_LINK.match(value) is not None for value in by_value)
     identifies = field.name_has(names.ID, names.LINK) or 2 * links > len(by_value)

@@ -1,7 +1,9 @@
 """Protobuf format: the scanner's program and input, and the general reader of one message.
 
-Message types and the wanted paths are compiled into a program for `protobuf_scanner`. A registry
-stores a schema as text or descriptor; either becomes a message type of upb.
+Message types and the wanted paths are compiled into a program for `protobuf_scanner`: a row for
+each type, with a mode, and for each of its fields. Where a mode or a field "declines", the scanner
+leaves the whole message to the general reader. A registry stores a schema as text or descriptor;
+either becomes a message type of upb.
 """
 
 from collections.abc import Sequence
@@ -191,8 +193,10 @@ class _Walk:
             raise MissingImports(self.compiled.missing)
         bits = _bits(kind, list(children))
         mode = ops.CLOSED
+        # A field with an unknown number may be an extension, which only the general reader checks.
         if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
             mode = ops.STRICT
+        # The general reader reads what the scanner cannot follow: more fields than it has bits for.
         if max(bits.values(), default=0) >= ops.BITS_MAX:
             mode = ops.DECLINES
         fields = []
@@ -203,6 +207,7 @@ class _Walk:
             if wanted is None:
                 fields.append(self._unwanted(field, bit))
             else:
+                # Nor lists in lists.
                 if path.list_at is not None and field.is_repeated:
                     mode = ops.DECLINES
                 fields.append(self._wanted(field, wanted, child(path, field.name), bit))

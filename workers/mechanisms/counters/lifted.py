@@ -699,10 +699,13 @@ def descend(
         last_scale = scales[level, 2]
         # Of the node after the next, whose word is in the next one's cell.
         pair_scale = scales[level, 3]
-        # The state's rows of the next block's node and of the one after it, if it has them.
+        # The state's rows of the next block's node and of the one after it. Levels that are not
+        # kept read row 0, and do not use it.
         ahead = ends + 2 * level if level < kept else 0
 
-        # Most levels from one tick to the next: loops as short as they can be.
+        # Most levels from one tick to the next, in loops as short as they can be; they compute
+        # what the general loop below does. The left end is stored, so the tick before was here too:
+        # a kept level has this block's node in the state. Only one that is not kept draws it.
         if stored and next_cell != -1 and not goes_right:
             if cell >= 0:
                 for i in range(rows):
@@ -710,7 +713,7 @@ def descend(
                     beside = drawn(words, next_cell, next_half, i, next_scale, table)
                     enter_left_half(i, node, beside, level, state, lefts, out)
             elif next_cell >= 0:
-                # The cell has the nodes of both blocks ahead.
+                # The state has come to its end: the cell has the nodes of the next two blocks.
                 for i in range(rows):
                     node = np.int64(state[ahead, i])
                     beside = drawn(words, next_cell, 0, i, next_scale, table)
