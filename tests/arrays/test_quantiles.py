@@ -104,7 +104,10 @@ def test_a_quantile_is_the_same_to_the_last_bit(
     wanted = quantile_in_columns(column, sd, q, 1.96, ranks)
     variances = rank_variances(len(column) - 1, q, ranks)
     for way in WAYS:
-        parts = {name: way(getattr(quantiles, name)) for name in ("crossing",)}
+        parts = {
+            name: way(getattr(quantiles, name))
+            for name in ("crossing", "interval", "fit_crossing")
+        }
         with patch.multiple(quantiles, **parts):
             scratch = np.empty(len(column) - 1)
             found = way(quantiles.quantile)(

@@ -722,8 +722,8 @@ DEFECTS = {
         "",
     ),
     "seconds are ms": ("value * 1000 if value", "value if value"),
-    "tenths are ms": ("while behind < 3", "while behind < 1"),
-    "us of a second count": ("elif behind < 3:", "elif behind < 4:"),
+    "tenths are ms": ("point + 4", "point + 2"),
+    "us of a second count": ("point + 4", "point + 5"),
     "every fourth year": (" and (year % 100 != 0 or year % 400 == 0)", ""),
     "the 31st of any month": (
         "30 + ((month + (month > 7)) & 1) if month != 2 else 28 + leap",
@@ -746,7 +746,7 @@ DEFECTS = {
         "return 0.0, 0.0, False",
     ),
     "a count with a fraction": ("if data[pos] != ZERO:\n            return -1", "pass"),
-    "a text in any form is a time": ("data[start + 4] != 45", "False"),
+    "a text in any form is a time": ("data[start + 4] != MINUS", "False"),
 }
 
 
