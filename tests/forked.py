@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
@@ -97,14 +98,21 @@ class Starter:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
         # Not a file: it is gone with the starter.
         address = f"\0quietcount-{run}-{module}-{number}"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with listener:
-            try:
+        while True:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with suppress(OSError):
                 listener.bind(address)
-            except OSError:
-                self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                break
+            listener.close()
+            self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            # One that is just ending greets nobody, and frees its address soon.
+            with suppress(ConnectionError):
                 self._control.connect(address)
-                return
+                if self._control.recv(_FIELD):
+                    return
+            self._control.close()
+            time.sleep(0.01)
+        with listener:
             listener.listen(100)
             self._control, theirs = socket.socketpair(
                 socket.AF_UNIX, socket.SOCK_SEQPACKET
@@ -182,6 +190,8 @@ def serve(first: socket.socket, listener: socket.socket) -> list[str]:
         for ready in select.select(waited_for, [], [])[0]:
             if ready == listener.fileno():
                 control, _ = listener.accept()
+                with suppress(ConnectionError):
+                    control.send(b"ready")
                 asking[control.fileno()] = control
                 continue
             if ready in running:
