@@ -256,6 +256,12 @@ def on_a_broker(bootstrap: str, partitions: int) -> Iterator[Topics]:
     name = f"{topics.prefix}.products"
     admin = admin_of(topics.connection)
     admin.create_topics([new_topic(name, partitions)])[name].result()
+    # The controller has it; brokers list it a little later.
+    until(
+        lambda: name in admin.list_topics(timeout=60).topics,
+        "the topic is listed",
+        PATIENCE_S,
+    )
     yield topics
     admin.delete_topics([name])[name].result()
 
