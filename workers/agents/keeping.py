@@ -104,6 +104,7 @@ class Keeping:
             (_epoch_begin(grid, published_ms), _epoch_begin(grid, before_ms))
             for grid in _longest(grids)
         ]
+        # Without epochs, what counts is the time published.
         return all(
             now_ms >= then_ms + self._keep_ms
             for now_ms, then_ms in begins_ms or [(published_ms, before_ms)]

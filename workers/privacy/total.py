@@ -521,8 +521,8 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
 
 def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
     """Return the losses over a span of `days` (None: an epoch), for each number in EVENTS."""
-    epochs = max(charge.epochs(days) for charge in chain(*groups))
-    losses = tuple(_loss(groups, days, events) for events in EVENTS)
+    epochs, paid = _paid(groups, days)
+    losses = tuple(_loss(paid, events, epochs) for events in EVENTS)
     lack_epochs = [charge.never for charge in chain(*groups)]
     without_epochs: Literal["all", "some", "none"] = "none"
     if any(lack_epochs):
@@ -543,21 +543,22 @@ def _weekly(groups: Sequence[Sequence[Charge]], days: int | None) -> Loss | None
         return None
     in_epoch = -(-max(lengths) // _WEEK_MS)
     weeks = 1 if days is None else -(-days * DAY_MS // _WEEK_MS)
-    return _loss(groups, days, in_epoch, at_most=weeks)
+    epochs, paid = _paid(groups, days, at_most=weeks)
+    return _loss(paid, in_epoch, epochs)
 
 
-def _loss(
-    groups: Sequence[Sequence[Charge]],
-    days: int | None,
-    events: int,
-    *,
-    at_most: int | None = None,
-) -> Loss:
-    """Return the loss of a person with `events` events in every epoch, or in `at_most` of them."""
+def _paid(
+    groups: Sequence[Sequence[Charge]], days: int | None, *, at_most: int | None = None
+) -> tuple[int, list["_Paid"]]:
+    """Return the most epochs of any charge in `days`, and what each group costs over them."""
     charges = list(chain(*groups))
     epochs = max(_epochs(charge, days, at_most) for charge in charges)
-    parts = [_Paid.of(group, days, charges, at_most) for group in groups]
-    epsilon, delta = _most(parts, events, epochs)
+    return epochs, [_Paid.of(group, days, charges, at_most) for group in groups]
+
+
+def _loss(paid: Sequence["_Paid"], events: int, epochs: int) -> Loss:
+    """Return the loss of a person with `events` events in each of so many epochs."""
+    epsilon, delta = _most(paid, events, epochs)
     void = is_void(epsilon, delta)
     return Loss(events=events, epsilon=epsilon, delta=delta, void=void)
 
@@ -582,7 +583,7 @@ class _Paid(NamedTuple):
         every: Iterable[Charge],
         at_most: int | None,
     ) -> Self:
-        """Return what a group costs over `days`, for all epochs in it or `at_most` so many.
+        """Return what a group costs over `days`, for all its epochs there or at most `at_most`.
 
         The samples of the other charges in `every` are paid for as well.
         """
@@ -665,11 +666,11 @@ def loss_caption(spans: Sequence[Span], unit: str) -> str:
         else "user ids who appears in every epoch"
     )
     if without == "all":
-        whose = "events in all, ever (one a week is 53 a year)"
+        whose = "events in all, ever (one event a week makes 53 a year)"
     elif without == "some":
         whose += ", which in a histogram without epochs all count together"
     else:
-        whose += " (last row: one a week), for all epochs of a column together; each alone keeps its promise"
+        whose += " (last row: one event a week), over all epochs of a column; each single epoch keeps its own promise"
     return (
         f"epsilon and delta for a person with this many {whose}; {VOID}: epsilon is above 20 or "
         "delta 0.01 or more, so next to nothing, or nothing, is promised"

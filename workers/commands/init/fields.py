@@ -433,8 +433,8 @@ def guess_condition(
                 ConditionGuess(field=field, values=having_items, others=others)
             )
 
-    def order(steps: ConditionGuess) -> tuple[bool, int, str]:
-        path = steps.field.path
-        return not steps.field.name_has(names.TYPE), len(path.steps), str(path)
+    def order(guess: ConditionGuess) -> tuple[bool, int, str]:
+        path = guess.field.path
+        return not guess.field.name_has(names.TYPE), len(path.steps), str(path)
 
     return min(guesses, key=order, default=None)

@@ -83,7 +83,7 @@ class SignedTopics:
                 take_snapshot(records, self._histogram_of[record.log[0]], record)
                 self._progress.update(f"{number:,} records of snapshots")
         records.finish()
-        # Series whose first snapshots retention has removed.
+        # Series whose first snapshots were deleted by retention.
         cut = {
             self._histogram_of[topic]
             for (topic, _), (low, _) in published.items()

@@ -31,7 +31,7 @@ export function personTable(together) {
   wide.append(table);
   const many = together.histograms.length > 1 ? ", over all histograms here" : "";
   const of = user ? "user ids who appears in every epoch" : "events in every epoch";
-  const whose = { all: "events in all, ever (one a week is 53 a year)", some: `${of}, which in a histogram without epochs all count together` }[spans[0].without_epochs] ?? of;
+  const whose = { all: "events in all, ever (one event a week makes 53 a year)", some: `${of}, which in a histogram without epochs all count together` }[spans[0].without_epochs] ?? of;
   const note = element("p", `ε and δ for a person with this many ${whose}${many}. Void: ε is above 20 or δ 0.01 or more, so next to nothing, or nothing, is promised.`);
   note.className = "note";
   box.append(wide, note);

@@ -628,7 +628,7 @@ def enter_left_half(
     lefts: Longs,
     out: Longs,
 ) -> None:
-    """Move row i into the left half of its block, whose left end the state has.
+    """Move row i into the left half of its block; the left end is in the state.
 
     `node` and `beside` are the numbers of the block's node and of the next block's.
     """

@@ -91,7 +91,7 @@ MOST_LEVELS = len(_COSTS)
 KEPT_LEVELS = 2
 LONGEST_KEPT_HOP = 4
 
-# A window of at most so many ticks, without hops, begins at a place whose noise is still kept.
+# For windows of at most this many ticks, without hops, noise is kept until a window begins there.
 LONGEST_PAST = 32
 
 # In 1/4096, of weight 1: what two events 0, 1, 2, ... eighths of 2^j ticks apart or more have in
