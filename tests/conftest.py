@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import json
 import os
 import re
 import signal
@@ -18,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import ROOT
+from tests.collected import ASKED, FORK
+from tests.forked import POSSIBLE
 from tests.supplies import Borrower, Lender, Supplies, needs_of
 
 if TYPE_CHECKING:
@@ -94,6 +98,10 @@ def pytest_configure(config: pytest.Config) -> None:
         say, may_install=config.getoption("install")
     )
     if config.getoption("numprocesses", None):
+        if POSSIBLE and Path.cwd() == ROOT:
+            chosen = ["-m", config.getoption("markexpr"), *config.args]
+            os.environ[ASKED] = json.dumps(chosen)
+            config.option.tx = [f"popen//python={FORK}" for _ in config.option.tx]
         config.stash[LENDER] = lender = Lender(supplies)
         config.add_cleanup(lender.close)
     else:

@@ -45,6 +45,8 @@ MODULES = (
 QUICKER = "QUIETCOUNT_TESTS_QUICKER"
 #: What Python runs as `quietcount`.
 QUIETCOUNT = ("-m", "workers.cli")
+#: In the environment of a run's processes: what tells this run from others.
+RUN = "PYTEST_XDIST_TESTRUNUID"
 POSSIBLE = sys.platform == "linux" and hasattr(os, "pidfd_open")
 _FIELD = 8
 
@@ -95,7 +97,7 @@ class Starter:
 
     def __init__(self, number: int, module: str = "tests.forked") -> None:
         """`module` is what it runs, and `number` tells those of one module apart."""
-        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+        run = os.environ.get(RUN, str(os.getpid()))
         # Not a file: it is gone with the starter.
         address = f"\0quietcount-{run}-{module}-{number}"
         while True:
@@ -128,12 +130,12 @@ class Starter:
                     pass_fds=given,
                 )
 
-    def start(self, arguments: Sequence[str], output: int, errors: int) -> Started:
-        """Start `quietcount` with these descriptors for what it writes, and the environment of now."""
+    def start(self, arguments: Sequence[str], *streams: int) -> Started:
+        """Start a process in the environment of now; `streams` are for what it writes, its errors, and what it reads."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             asked = json.dumps([list(arguments), dict(os.environ)]).encode()
-            socket.send_fds(self._control, [asked], [output, errors, theirs.fileno()])
+            socket.send_fds(self._control, [asked], [theirs.fileno(), *streams])
         said = self._control.recv(_FIELD)
         assert said, "the starter has gone"
         return Started(int(said), ours)
@@ -195,22 +197,23 @@ def serve(first: socket.socket, listener: socket.socket) -> list[str]:
                 asking[control.fileno()] = control
                 continue
             if ready in running:
-                pid, status = running.pop(ready)
+                pid, waiting = running.pop(ready)
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                with suppress(OSError), status:  # nobody waits for it any more
-                    status.send(str(code).encode())
+                with suppress(OSError), waiting:  # nobody waits for it any more
+                    waiting.send(str(code).encode())
                 os.close(ready)
                 continue
             control = asking[ready]
             asked = b""
             with suppress(ConnectionError):  # who asks may have been killed
-                asked, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 3)
+                asked, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 4)
             if not asked:
                 asking.pop(ready).close()
                 if not asking and not select.select([listener], [], [], 0)[0]:
                     os._exit(0)
                 continue
             arguments, environment = json.loads(asked)
+            status, *streams = descriptors
             # A fork would lose other threads, and keep their locks.
             assert len(os.listdir("/proc/self/task")) == 1
             if (pid := os.fork()) == 0:
@@ -220,36 +223,40 @@ def serve(first: socket.socket, listener: socket.socket) -> list[str]:
                 for descriptor, (_, others) in running.items():
                     os.close(descriptor)
                     others.close()
-                output, errors, _ = descriptors
-                os.dup2(output, 1)
-                os.dup2(errors, 2)
+                for given, descriptor in zip(streams, (1, 2, 0), strict=False):
+                    os.dup2(given, descriptor)
                 for descriptor in descriptors:
                     os.close(descriptor)
                 os.environ.clear()
                 os.environ.update(environment)
                 return [str(argument) for argument in arguments]
-            for descriptor in descriptors[:2]:
+            for descriptor in streams:
                 os.close(descriptor)
-            running[os.pidfd_open(pid)] = pid, socket.socket(fileno=descriptors[2])
+            running[os.pidfd_open(pid)] = pid, socket.socket(fileno=status)
             with suppress(ConnectionError):
                 control.send(str(pid).encode())
 
 
-def main() -> None:
-    from workers.cli import main as quietcount
+def load_kernels() -> None:
+    """Load what workers and replays run: two fifths of what a short run of a worker computes."""
     from workers.commands import compiling
 
-    faulthandler.enable()  # SIGABRT prints where every thread is
-    gc.set_threshold(50_000, 20, 100)  # as it does first
-    for name in MODULES:
-        import_module(name)
-    # Load the kernels: two fifths of what a short run of a worker computes.
     for path in (
         compiling._compile_batches,
         compiling._compile_noise,
         compiling._compile_replay,
     ):
         path()
+
+
+def main() -> None:
+    from workers.cli import main as quietcount
+
+    faulthandler.enable()  # SIGABRT prints where every thread is
+    gc.set_threshold(50_000, 20, 100)  # as it does first
+    for name in MODULES:
+        import_module(name)
+    load_kernels()
     # Faust asks for each agent's: 90 ms the first time
     inspect.getmodule(main.__code__)
     gc.freeze()
