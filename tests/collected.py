@@ -20,12 +20,6 @@ from tests.forked import RUN, Starter, load_kernels, serve
 ASKED = "QUIETCOUNT_TESTS_COLLECTED"
 FORK = f"{shlex.quote(sys.executable)} -c 'from tests.collected import fork; fork()'"
 
-#: What keeps numpy and pyarrow from starting threads, which a fork would lose.
-SINGLE_THREADED = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
-
 
 def fork() -> None:
     """Run a test process as a child of the one that has collected, and wait for its end."""
@@ -40,7 +34,8 @@ def fork() -> None:
 
 def main() -> None:
     asked = json.loads(os.environ[ASKED])
-    os.environ.update(SINGLE_THREADED)
+    # a thread of pyarrow, which a fork would lose
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     pytest.main(["--collect-only", *asked])
     load_kernels()
     gc.collect()

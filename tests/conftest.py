@@ -46,6 +46,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "PYTHONWARNINGS")
 for name in (*COLOURS, "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
+# Where numpy is imported before `workers.cli`, as by forked processes that may have one thread only.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 #: Files that wait for more than a minute, the longest first; of a folder, the first.
 LONGEST = (
