@@ -182,8 +182,8 @@ def test_a_key_that_was_replaced_signs_no_more(clean: Copy) -> None:
 def test_a_tick_with_many_stream_keys_is_signed_in_pages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workers.pipeline.signing._ROOM", 100)
-    monkeypatch.setattr("workers.pipeline.signing._FEW", 0)
+    monkeypatch.setattr("workers.pipeline.signing._HEADS_BYTES_MAX", 100)
+    monkeypatch.setattr("workers.pipeline.signing._HEADS_ALWAYS_FIT", 0)
     made = copied(published())
     assert any(tick.pages > 1 for tick in map(decoded, made.signatures))
     made.verify(OLD.public)

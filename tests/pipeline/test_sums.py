@@ -25,7 +25,7 @@ from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Noisy, Release
 from workers.mechanisms.registry import build
 from workers.pipeline.contributions import Message
-from workers.pipeline.factory import lanes, reader_of, source_reader_of, sums
+from workers.pipeline.factory import count_lane_of, lanes, reader_of, source_reader_of
 from workers.pipeline.intake import Intake
 from workers.pipeline.snapshots import Means, Windows, join_pages
 from workers.settings.settings import Settings, settings_of
@@ -136,7 +136,7 @@ def by_hand(
 
 def messages(given: Settings, events: list[Event], batch: int = 50) -> list[bytes]:
     reader = source_reader_of(given, reader_of(given), 0, [(0, 1)])
-    intake = Intake(lanes(given), 0, KEY, sums=sums(given.histograms))
+    intake = Intake(lanes(given), 0, KEY, count_lane_of=count_lane_of(given.histograms))
     sequences = [0]
     found: list[Message] = []
     for first in [*range(0, len(events), batch), len(events)]:

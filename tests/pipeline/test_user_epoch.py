@@ -79,7 +79,7 @@ def test_what_counts_is_what_a_dictionary_says(
         epoch = UserEpoch(lane(most, max_count), keeps=True)
         found = [n for events in batches for n in take(epoch, events)]
     assert found == by_hand(batches, most, max_count)
-    assert epoch.rows == sum(n > 0 for n in found)
+    assert epoch.new_rows == sum(n > 0 for n in found)
 
 
 @pytest.mark.slow

@@ -47,20 +47,22 @@ class OtherWorkers:
         self.settings = settings
         self.connection = connection
         self._lock = threading.Lock()
-        # Workers on other events, which never change during the lifetime of a worker's topics.
+        # Workers on other events, which never change during the lifetime of a worker's topics; and
+        # those that a warning has named.
         self._elsewhere: set[str] = set()
         self._warned: set[str] = set()
 
     def charges(self) -> list[Charge]:
         """Return the current charges; raise StateRefused or KafkaException if one is unreadable."""
         with self._lock:
-            there = partition_counts(self.connection)
+            counts = partition_counts(self.connection)
             charges: list[Charge] = []
-            for worker, states in self._states(there).items():
+            for worker, states in self._states(counts).items():
                 topics = self.settings.events.topics
                 if not any(
-                    topics_overlap(topics_of(state), topics, there) for state in states
+                    topics_overlap(topics_of(state), topics, counts) for state in states
                 ):
+                    # One without a state may still begin to count these events.
                     if states:
                         self._elsewhere.add(worker)
                     continue
@@ -92,7 +94,7 @@ class OtherWorkers:
                 for worker, each in places.items()
             }
         except (StateRefused, KafkaException):
-            # Read one by one to find the failing worker.
+            # One by one, so that an unreadable worker is named, or left out where that is allowed.
             return {
                 worker: self._state(worker, each) for worker, each in places.items()
             }
@@ -126,9 +128,10 @@ class OtherWorkers:
 
         `counts` has the partition counts of all topics.
         """
-        own = self.settings.worker.name
+        own_name = self.settings.worker.name
         left_out = self.settings.privacy.uncounted_workers
         for topic in counts:
+            # Unchanged if it is another topic.
             worker = topic.removesuffix(".release-state")
             stages = stage_topics(worker)
             needed = {
@@ -136,7 +139,7 @@ class OtherWorkers:
                 stages.contribute_state,
                 stages.release_state,
             }
-            is_other = worker not in (topic, own, *left_out, *self._elsewhere)
+            is_other = worker not in (topic, own_name, *left_out, *self._elsewhere)
             if is_other and needed <= counts.keys():
                 yield worker
 
@@ -150,9 +153,10 @@ class OtherWorkers:
 def topics_overlap(
     counted: set[str], events: TopicNames, existing: Iterable[str] = ()
 ) -> bool:
-    """Return whether two sets of topic names and patterns ("^...") have a topic in common.
+    """Return whether two sets of topics have one in common: `counted` by a worker, and `events`.
 
-    Patterns are tried on the names of both sets and on `existing` topics.
+    Entries of `counted` are names and patterns ("^..."). Patterns are tried on the names of both
+    sets and on `existing` topics.
     """
     named = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & named:
@@ -193,7 +197,8 @@ class CeilingGuard:
         Raise CeilingReached if this worker's own charges are lost, StateRefused or KafkaException
         if others are unreadable.
         """
-        # Must precede reading the state, which by then includes the charges of published epochs.
+        # Once, for a lost state topic. Before the state is read, which by then includes the charges
+        # of what was published.
         published = None if self._refreshed else self._published()
         connection = self.others.connection
         state = self.others.settings.release_state_topic
@@ -208,12 +213,13 @@ class CeilingGuard:
             )
         self._refreshed = True
         worker = self.others.settings.worker.name
+        # `check` gets this partition's own charges, which may be newer than what was read.
         others = [tails[where] for where in tails if where[1] != self.owner]
         charges = (charges_of(worker, state, self.others.settings) for state in others)
         self.charges = [*chain.from_iterable(charges), *self.others.charges()]
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
-        """Check the epochs that are about to begin, by histogram, on top of those in `progress`.
+        """Check the epochs `beginning`, by histogram, on top of those in this owner's `progress`.
 
         Raise CeilingReached if, with the charges from the last `refresh`, a period that one of them
         touches exceeds the ceiling.

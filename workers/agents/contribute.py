@@ -1,10 +1,13 @@
 """The contribute shard: decodes and bounds the events of one source partition, and closes ticks.
 
-After a commit nothing is held in memory: the next owner reads everything after its offset again.
+What is in memory was read since the last commit: a worker that takes over reads it again.
 
 The sums of a commit go to the owner partitions, the partitions of the contributions topic, each of
 which has a share of the stream keys. A lane is the tick grid and the bounds that several histograms
-share, and with them these sums. Origins are the partitions of events topics that were re-keyed.
+share, and with them these sums. With `privacy.rekey` events come from a topic to which they were
+sent on by user; origins are the partitions of the events topics that they came from. Owners and
+source partitions *grow* when partitions are added to their topics: source partition 0 commits from
+when on the new ones count, and every worker restarts its run to know them.
 """
 
 import time
@@ -47,7 +50,7 @@ class ContributeProgress(SourceProgress, kw_only=True, frozen=True, omit_default
     """Progress of one source partition: `first` is the first time (ms) at which an event counted.
 
     `sequences` has the number of the next message to each owner. `origins`: progress of every
-    events partition; None where these are the source partitions.
+    origin; None without re-keying.
     """
 
     first: int | None
@@ -62,9 +65,10 @@ _DECODER = msgspec.json.Decoder(ContributeProgress)
 class ContributeStage(EventsStage):
     """Shared by the stage-1 shards; `contributions` has a partition for each of `owners`.
 
-    `epochs` are the tick grids of all histograms. `names` has the histograms of every lane, `sums`
-    the lane of counts of every lane of sums. `origins` is how many partitions re-keyed events
-    topics had at first; None: stage 1 reads those topics. `by_clock` is as in `Watermark`.
+    `epochs` are the tick grids of all histograms. `names` has the histograms of every lane,
+    `declared` the stream keys served in each view, `count_lane_of` the lane of counts of every lane
+    of sums. `origins` is how many origins there were at first; None without re-keying. `by_clock`:
+    only the clock closes ticks, as in `Watermark`.
     """
 
     contributions: str
@@ -72,7 +76,7 @@ class ContributeStage(EventsStage):
     epochs: Sequence[TickGrid]
     reader: EventReader
     declared: Declared
-    sums: Mapping[Lane, Lane]
+    count_lane_of: Mapping[Lane, Lane]
     key: NoiseKey
     origins: int | None = None
     by_clock: bool = False
@@ -96,7 +100,10 @@ class ContributeShard(SourceShard):
         make_format: Callable[[SchemaWaiter], Format | None] = lambda _: None,
         gil_lock: GilLock | None = None,
     ) -> None:
-        """`make_format` is as in `RecordFormats.make`; the worker's shards share `gil_lock`."""
+        """Count the events of `source`. `make_format` returns the format of values; None: JSON.
+
+        The worker's shards share `gil_lock`.
+        """
         events = stream.events
         lanes = stream.lanes
         self._intake = Intake(
@@ -104,7 +111,7 @@ class ContributeShard(SourceShard):
             events.grace_ms,
             stream.key,
             assignment.store,
-            sums=stream.sums,
+            count_lane_of=stream.count_lane_of,
             max_behind_ms=stream.max_behind_ms,
             moves=stream.sources.moves,
             by_clock=stream.by_clock,
@@ -120,17 +127,19 @@ class ContributeShard(SourceShard):
         self._reader = SourceReader(stream.reader, stream.declared, placement, form)
         self._origins = None if stream.origins is None else Origins(stream.origins)
         self._owners = stream.owners
+        # By owner: the number of the next message.
         self._sequences = [0] * stream.owners.number
+        # How many owners there are to be, if others asked for more; else 0.
         self._wanted_owners = 0
         self.next_topic = stream.contributions
         self._gil_lock = gil_lock or GilLock()
         self._new_events = 0
 
     def restore(self) -> None:
-        """Load the state.
+        """Load the state, and refuse settings by which it would be continued wrongly.
 
-        Refuse users or stream keys that are to move in the middle of an epoch: what an epoch bounds
-        and adds up must stay in one place.
+        So where users or stream keys are to move in the middle of an epoch of a histogram, such as
+        a new one: what an epoch bounds and adds up must stay in one place.
         """
         self._opened_ms = time.time_ns() // 1_000_000
         self._restore()
@@ -150,12 +159,12 @@ class ContributeShard(SourceShard):
                 )
 
     def _splits_epoch(self, epochs: Sequence[TickGrid], at: int) -> bool:
-        """Return whether a time to come lies within an epoch of one of these grids."""
+        """Return whether a time to come, `at` ms, is where not every grid begins an epoch."""
         mark = self._intake.watermark
         return (mark is None or at > mark) and next_epoch(epochs, at - 1) != at
 
     def _restore(self) -> None:
-        """Load the stored progress, if it belongs to these topics, owners and `rekey`."""
+        """Load the stored progress; StateRefused if it is of other topics, owners or `rekey`."""
         progress = self._stored(_DECODER)
         if progress is None:
             self._intake.restore(self._place.watermark, None)
@@ -208,7 +217,10 @@ class ContributeShard(SourceShard):
         super().idle()
 
     def _grow_owners(self) -> None:
-        """Commit that there will be more owners; raise SourcesGrown: this run knows of none."""
+        """Commit that there will be more owners, then raise SourcesGrown, for a restart.
+
+        They begin where epochs of all histograms do, and never before a growth that is already set.
+        """
         number = self._wanted_owners
         self._wanted_owners = 0
         owners = self._owners
@@ -217,7 +229,7 @@ class ContributeShard(SourceShard):
         grows = number > owners.number and number % owners.number == 0
         if self.offset is None or at_ms is None or not grows:
             return
-        # The producer must know the new partitions.
+        # The producer must know the new partitions, to which the commit sends messages.
         self.transactions.look_up()
         self._owners = Owners(owners.first, (*owners.grown, (number, at_ms)))
         self._sequences += [0] * (number - owners.number)
@@ -228,7 +240,10 @@ class ContributeShard(SourceShard):
         )
 
     def _notice_ms(self) -> int:
-        """Return the time after which nothing was counted, nor will be before all workers know."""
+        """Return a time, ms, after which no event has counted yet: events may be dated ahead.
+
+        All workers notice before it what is committed now.
+        """
         return (
             time.time_ns() // 1_000_000 + self._stream.events.max_ahead_ms + NOTICE_MS
         )
@@ -236,9 +251,11 @@ class ContributeShard(SourceShard):
     def process(self, batch: Batch) -> None:
         """Add a batch's events to the sums and reject what are none; commit if that is due."""
         now_ms = time.time_ns() // 1_000_000
-        read_ms = self._intake.latest_ms(self._opened_ms, now_ms)
-        latest_ms = read_ms + self._stream.events.max_ahead_ms
+        # Events dated later are rejected.
+        latest_ms = self._intake.latest_ms(self._opened_ms, now_ms)
+        latest_ms += self._stream.events.max_ahead_ms
         records = batch.records
+        # Of re-keyed records: the origin's watermark at late ones, else NO_TIME.
         late = None
         origins = self._origins
         if origins is not None:
@@ -256,19 +273,23 @@ class ContributeShard(SourceShard):
             )
             rejects += behind_rejects(columns, behind)
             relevant = int(np.count_nonzero(columns.in_any_view)) + len(rejects)
-            # unchanged, so they can be sent back
+            # The records as they were read, so that they can be sent back.
             self._reject(batch.records, rejects, relevant)
+            # Re-keyed events move no watermark; the marks among them do.
             if origins is not None:
                 self._intake.advance_to(origins.watermark)
             self._new_events += len(columns) - len(behind)
             self._done(batch, reading.stop, enough=self._intake.full)
 
     def wants_end(self, now_ms: int) -> bool:
-        # Where the clock closes ticks by origin, the origins' marks say so.
+        """As in the base; of re-keyed events never: the clock acts on origins, and marks tell."""
         return self._origins is None and super().wants_end(now_ms)
 
     def _users_from(self) -> int | None:
-        """Return when users move to joining partitions; None: none do, or no epoch begins then."""
+        """Return when users move to joining partitions; None: none do, or no epoch begins then.
+
+        That is where epochs of all histograms that bound users begin, after all workers know of it.
+        """
         stream = self._stream
         bounds_users = any(lane.max_items_per_user is not None for lane in stream.lanes)
         if self._origins is not None or not bounds_users:
@@ -279,6 +300,7 @@ class ContributeShard(SourceShard):
         """Send the sums since the last commit to their owners, and store where to go on."""
         intake = self._intake
         topic = self._stream.contributions
+        # Before `take_messages`, which takes all as committed.
         closed = intake.ticks_closed()
         users = intake.user_changes()
         counted = intake.take_counted()

@@ -35,16 +35,17 @@ def counted_sources(
     *,
     plain: bool,
 ) -> Sources:
-    """Return the counted partitions of `topics`: as topic `state` has them, else all.
+    """Return the counted partitions of `topics`: as the state has them, without one all.
 
-    `plain`: the settings name a single topic. Raise StateRefused for unreadable state, and for
-    other topics or fewer partitions where the totals differ; where they are equal, every source
-    shard compares the topics.
+    `state` is the topic of the state. `plain`: the settings name a single topic. Raise StateRefused
+    for unreadable state, and for other topics or fewer partitions where the totals differ; where
+    they are equal, every source shard compares the topics.
     """
     progress = stored_progress(connection, state, state_partitions)
     if progress is None:
         return Sources(topics, plain, assumed=True)
     counted = topics
+    # Topics have grown since the first commit, or are others.
     if progress.sources != sum(topic.partitions for topic in topics):
         stored = stored_topics(connection, state, state_partitions)
         if stored is None:
@@ -65,7 +66,10 @@ def counted_sources(
 def stored_progress(
     connection: Connection, state: str, partitions: int
 ) -> SourceProgress | None:
-    """Return source partition 0's progress; before it has one, any other's."""
+    """Return source partition 0's progress, which has all growth; before it has one, any other's.
+
+    None without one. Topic `state` has this many `partitions`.
+    """
     with reader(connection) as consumer:
         values = newest_values(consumer, [(state, 0)])
         if not values:
@@ -79,9 +83,10 @@ def stored_progress(
 def stored_topics(
     connection: Connection, state: str, partitions: int
 ) -> tuple[SourceTopic, ...] | None:
-    """Return the set of events topics at the first commit, None before one.
+    """Return the events topics as they were at the first commit, None before one.
 
-    It begins the changelog of every source partition.
+    Every source partition's first commit has stored them, so reading one partition of topic `state`
+    nearly always ends at its beginning.
     """
     with reader(connection) as consumer:
         for partition in range(partitions):
@@ -92,7 +97,8 @@ def stored_topics(
                 pairs |= {
                     message.key() or b"": message.value() for message in taken.messages
                 }
-                if SOURCES in pairs:  # the head follows its pages
+                # Its pages, if it is long, come before it.
+                if SOURCES in pairs:
                     break
             if (value := read_paged(SOURCES, pairs.get)) is not None:
                 return decode_sources(value)

@@ -1,5 +1,8 @@
 """Partitions that topics get while workers run: who notices, and when they count.
 
+`state` is the topic of stage 1's state (or re-keying's), which has a partition for each partition
+that counts; `counts` are the numbers of partitions of all topics on the cluster.
+
 Every worker looks at the topics' partition counts. On growth it adds the missing partitions to the
 state topic, and asks the shard of source partition 0, if it is here, to let the new ones join
 (`SourceShard.grow`). A worker that finds in that shard's progress partitions that it does not know
@@ -34,20 +37,20 @@ class _Noticing:
     connection: Connection
     grow: Callable[..., object]
     restart: Callable[[], object]
-    _said = ""
+    _logged = ""
 
-    def _say(self, text: str) -> None:
-        """Log a text, unless the look before said the same."""
-        if text != self._said:
-            self._said = text
+    def _log_new(self, text: str) -> None:
+        """Log a text, unless it is the one logged last."""
+        if text != self._logged:
+            self._logged = text
             logger.warning("%s", text)
 
     def _add(self, topic: str, partitions: int, but: str) -> None:
-        """Add partitions to a state topic; if that fails, log `but` with the reason."""
+        """Add partitions to a state topic, up to this number; if that fails, log `but` and why."""
         try:
             add_partitions(self.connection, topic, partitions)
         except (SettingsError, KafkaAway) as error:
-            self._say(f"{but}: {error}")
+            self._log_new(f"{but}: {error}")
 
 
 @dataclass(kw_only=True)
@@ -61,11 +64,11 @@ class OwnerGrowth(_Noticing):
 
     settings: Settings
     owners: Owners
-    # The number of partitions at the last look that found no state partition missing.
-    _complete = 0
+    # The number of owners for which a look found all state partitions first.
+    _ready_for = 0
 
     def look(self, counts: Mapping[str, int]) -> None:
-        """Compare the counted owners with the partitions on the cluster, by topic."""
+        """Compare the counted owners with the partitions on the cluster, `counts` by topic."""
         settings = self.settings
         number = counts.get(settings.contributions_topic, 0)
         counted = self.owners.number
@@ -80,16 +83,16 @@ class OwnerGrowth(_Noticing):
             logger.info("%s: restarting to know the new owners", what)
             self.restart()
         elif number % counted:
-            self._say(f"{but}: no multiple of {counted}")
+            self._log_new(f"{but}: no multiple of {counted}")
         elif next_epoch((one.grid for one in settings.histograms), 0) is None:
-            self._say(f"{but}: epochs of all histograms never begin together")
+            self._log_new(f"{but}: epochs of all histograms never begin together")
         elif counts.get(release_state, 0) < number:
             self._add(release_state, number, but)
-        elif self._complete != number:
+        elif self._ready_for != number:
             # Brokers learn of new partitions one after the other: by the next look all know them.
-            self._complete = number
+            self._ready_for = number
         else:
-            self._say(
+            self._log_new(
                 f"{what}: stream keys move to the new owners where an epoch begins"
             )
             self.grow(number)
@@ -97,10 +100,11 @@ class OwnerGrowth(_Noticing):
 
 @dataclass(kw_only=True)
 class Growth(_Noticing):
-    """What a worker does, during one run, about partitions of events topics that do not count yet.
+    """Growth of the events topics during one run: partitions that do not count yet are to join.
 
-    They are to join (`SourceShard.grow`). `state` is the topic of the state that needs as many
-    partitions; `refusal`: why none can join, if so.
+    Each `look` takes the next step that is due: restart if the stored state counts more already,
+    add the missing partitions of `state`, then have the new ones counted (`grow`). `sources` are
+    those that this run was started with; `refusal`: why none can join, if so.
     """
 
     state: str
@@ -108,7 +112,7 @@ class Growth(_Noticing):
     refusal: str | None = None
 
     def look(self, counts: Mapping[str, int]) -> None:
-        """Compare the counted partitions with those on the cluster, by topic."""
+        """Compare the counted partitions with those on the cluster, `counts` by topic."""
         topics = self.sources.topics
         grown = tuple(
             SourceTopic(
@@ -125,17 +129,18 @@ class Growth(_Noticing):
         )
         but = f"{what}, but only {len(self.sources)} source partitions are counted"
         if self.refusal is not None:
-            self._say(f"{but}: {self.refusal}")
+            self._log_new(f"{but}: {self.refusal}")
             return
-        places = counts.get(self.state, 0)
-        progress = stored_progress(self.connection, self.state, places)
+        state_partitions = counts.get(self.state, 0)
+        progress = stored_progress(self.connection, self.state, state_partitions)
         if progress is not None and len(progress.joined) > len(self.sources.joined):
             logger.info("%s: restarting to read the new ones", what)
             self.restart()
             return
         needed = sum(topic.partitions for topic in grown)
-        if places < needed:
+        if state_partitions < needed:
+            # The next look goes on: its new partitions must be known before they are used.
             self._add(self.state, needed, but)
-            return  # its new partitions must be known before they are used
-        self._say(f"{what}: the new ones join")
+            return
+        self._log_new(f"{what}: the new ones join")
         self.grow(grown)

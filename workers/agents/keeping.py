@@ -1,5 +1,6 @@
 """Delete contributions that are no longer needed, where `worker.keep_contributions` says so.
 
+Contributions are the sums that stage 1 sends to an owner partition, a partition of their topic.
 A *checkpoint* is a copy of all that an owner partition has stored, with its progress, made in one
 transaction under a prefix of its own in the same state topic. There are at most two. Where a new
 one is due it takes the place of the older one. Once that is committed, the contributions before the
@@ -37,7 +38,7 @@ from workers.settings.times import when
 
 logger = logging.getLogger(__name__)
 
-# No histogram has such a name, so no other stored key begins so.
+# Prefixes of the two checkpoints. No histogram has such a name, so no other stored key begins so.
 _SLOTS = (b"=0/", b"=1/")
 # Longest wait for the broker, in which nothing is published; then the next attempt.
 _ANSWER_S = 5.0
@@ -77,17 +78,19 @@ class Keeping:
     def __init__(
         self, connection: Connection, log: TopicPartition, keep_ms: int
     ) -> None:
-        """`log` is the partition of the contributions."""
+        """`log` is the partition of the contributions, which are kept for `keep_ms`."""
         self._connection = connection
         self._log = log
         self._keep_ms = keep_ms
-        self._known: list[Checkpoint] = []
+        # At most two, the older one first.
+        self._checkpoints: list[Checkpoint] = []
+        # The offset before which all is deleted, and when to try again after a failure.
         self._deleted = 0
         self._next_s = 0.0
 
     def restore(self, store: Store) -> None:
         """Learn the checkpoints that are stored, also one just made."""
-        self._known = checkpoints(store)
+        self._checkpoints = checkpoints(store)
 
     def is_due(self, progress: ReleaseProgress) -> bool:
         """Return whether to make a checkpoint of a state with this progress.
@@ -96,24 +99,25 @@ class Keeping:
         of the longest ones, is `keep_ms` after that of the last checkpoint.
         """
         published_ms = _published_ms(progress)
-        if published_ms is None or not self._known:
+        if published_ms is None or not self._checkpoints:
             return published_ms is not None
-        before_ms = self._known[-1].published_ms
+        before_ms = self._checkpoints[-1].published_ms
         grids = [grid_of(name, life) for name, life in progress.histograms.items()]
+        # (now, at the last checkpoint), for each grid with the longest epochs.
         begins_ms = [
             (_epoch_begin(grid, published_ms), _epoch_begin(grid, before_ms))
             for grid in _longest(grids)
         ]
-        # Without epochs, what counts is the time published.
         return all(
             now_ms >= then_ms + self._keep_ms
             for now_ms, then_ms in begins_ms or [(published_ms, before_ms)]
         )
 
     def changes(self, store: Store) -> list[Change]:
-        """Return what to store for a checkpoint of `store`, in place of the oldest."""
-        kept = {one.slot for one in self._known[-1:]}
+        """Return what to store for a checkpoint of `store`, in place of the older of two."""
+        kept = {one.slot for one in self._checkpoints[-1:]}
         slot = next(slot for slot in _SLOTS if slot not in kept)
+        # All of the state but the checkpoints, less what the slot holds already.
         copied = {
             slot + key: value
             for key, value in store.items()
@@ -134,9 +138,9 @@ class Keeping:
         `committed` is the offset at which the next owner would read on: nothing from there on is
         ever deleted.
         """
-        if len(self._known) < 2 or time.monotonic() < self._next_s:
+        if len(self._checkpoints) < 2 or time.monotonic() < self._next_s:
             return
-        before = min(self._known[0].progress.offset, committed)
+        before = min(self._checkpoints[0].progress.offset, committed)
         if before <= self._deleted:
             return
         topic = self._log.topic
@@ -160,7 +164,7 @@ class Keeping:
             topic,
             partition,
             before,
-            when(self._known[0].published_ms),
+            when(self._checkpoints[0].published_ms),
         )
 
     def _ask(self, end: TopicPartition) -> None:

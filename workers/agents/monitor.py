@@ -68,12 +68,16 @@ GAUGES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(eq=False)
 class PartitionGauges(Collector):
-    """The gauges of `GAUGES`, read from the hand-over and its shards at every scrape."""
+    """The gauges of `GAUGES`, read from the hand-over and its shards at every scrape.
+
+    The hand-over has this worker's shards, by topic and partition; `topic_partitions` is by stage.
+    """
 
     health: Health
     topic_partitions: Mapping[str, int]
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the gauges with their values now; a value that is not known is left out."""
         families = _families()
         settings = self.health.settings
         handover = self.health.handover
@@ -81,6 +85,7 @@ class PartitionGauges(Collector):
         now_ms = time.time_ns() // 1_000_000
 
         def show(name: str, value: float, *labels: object) -> None:
+            """Set a gauge, with the values of its labels in the order of `GAUGES`."""
             families[name].add_metric([str(label) for label in labels], value)
 
         versions = platform.python_version(), confluent_kafka.libversion()[0]
@@ -104,7 +109,7 @@ class PartitionGauges(Collector):
             if (lag := handover.lags.get(tp)) is not None:
                 show("consumer_lag_records", lag.records, *where)
                 show("consumer_lag_seconds", lag.seconds(now_s), *where)
-            if shard.last_commit_s:
+            if shard.last_commit_s:  # 0 before it is opened
                 show("commit_age_seconds", now_s - shard.last_commit_s, *where)
             show("copy_missing", shard.store.in_memory, *where)
             if isinstance(shard, SourceShard) and shard.watermark is not None:
@@ -135,9 +140,10 @@ def _families() -> dict[str, GaugeMetricFamily]:
     return families
 
 
-#: The loop turns every 0.2 s.
+#: The event loop is stuck if it stands still for this long; it turns every 0.2 s.
 LOOP_S = 30.0
-#: Waiting for Kafka does not count as stuck, and a mechanism's longest step takes seconds.
+#: A shard is stuck after this long at one piece of work. A mechanism's longest step takes seconds,
+#: and waiting for Kafka does not count.
 SHARD_S = 600.0
 #: Reading is behind once a record has waited this long in the log.
 BEHIND_S = 30.0
@@ -153,16 +159,18 @@ class Health:
     """Liveness and readiness of a hand-over and its shards. Thread-safe."""
 
     def __init__(self, settings: Settings, handover: Handover) -> None:
+        """`handover` has this worker's shards, how far behind each is, and when its loop turned."""
         self.settings = settings
         self.handover = handover
-        # A shard that works commits within `_idle_s` of an event; without events, `_tick_s` later,
-        # when it closes a tick.
+        # The longest times that a source shard is without a commit: after an event `_idle_s`;
+        # without events `_tick_s` more, until it closes a tick.
         self._idle_s = settings.worker.commit_interval_ms / 1000 + COMMIT_MARGIN_S
         self._tick_s = min(config.tick_ms for config in settings.histograms) / 1000
 
     def liveness_reasons(self, now_s: float) -> list[str]:
         """Return the reasons to restart the worker, if any; `now_s` is monotonic."""
         reasons = []
+        # The event loop notes when it turned last.
         still_s = now_s - self.handover.beat_s
         if still_s > LOOP_S:
             reasons.append(f"the event loop has stood still for {still_s:.0f} s")
@@ -244,10 +252,11 @@ class Health:
         return 503 if reasons else 200, body
 
     def _longest_s(self, shard: SourceShard, now_ms: int) -> float:
-        """Return how long a shard that works as it should may now be without a commit."""
+        """Return how long a shard that works as it should may now be without a commit, in s."""
+        # It has read events that are not committed.
         if shard.offset != shard.committed:
             return self._idle_s
-        # Ticks close by the clock; events dated ahead closed some of them early.
+        # The clock closes the next tick, later if events dated ahead have closed some early.
         ahead_ms = 0
         if shard.watermark is not None:
             ahead_ms = max(0, shard.watermark + self.settings.events.grace_ms - now_ms)
@@ -304,16 +313,20 @@ class OperatorPort(ExitStack):
     """Port of one worker, open from the first `show` to the end of the `with` block."""
 
     def __init__(self, settings: Settings, port: int | None) -> None:
-        """Port 0 is any free one, None disables it."""
+        """Port 0 is any free one; None: nothing is served."""
         super().__init__()
         self._settings = settings
         self._port = port
+        # What is shown now: /metrics, and by path the functions that answer the others.
         self._registry = CollectorRegistry()
         self._states: Mapping[str, Callable[[], Answer]] = {}
         self.address: str | None = None
 
     def show(self, handover: Handover, partitions: Mapping[str, int]) -> None:
-        """Show a hand-over from now on; raise SettingsError if the port cannot be opened."""
+        """Show a hand-over from now on; raise SettingsError if the port cannot be opened.
+
+        `partitions` has the number of partitions of every stage's input.
+        """
         if self._port is None:
             return
         health = Health(self._settings, handover)
@@ -336,6 +349,7 @@ class OperatorPort(ExitStack):
         app = self._application()
 
         async def run(stopped: asyncio.Event, ready: Callable[[], None]) -> None:
+            """Serve in the thread's event loop until `stopped`; call `ready` once it serves."""
             runner = web.AppRunner(
                 app, handle_signals=False, access_log=None, shutdown_timeout=CLOSING_S
             )
@@ -357,8 +371,11 @@ class OperatorPort(ExitStack):
         )
 
     def _application(self) -> web.Application:
+        """Return the HTTP application: /metrics, /healthz, /readyz, and for all else an error."""
+
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            """Answer wrong methods and paths, all else by `handler`; add headers to all."""
             if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
                 response: web.StreamResponse = web.Response(
                     status=405, text="GET or HEAD\n", headers={hdrs.ALLOW: "GET, HEAD"}
@@ -373,7 +390,8 @@ class OperatorPort(ExitStack):
             return response
 
         async def metrics(request: web.Request) -> web.Response:
-            # Without what else the header says: some of it makes `choose_encoder` fail.
+            """Answer /metrics, in OpenMetrics' format if the request accepts it."""
+            # Reduced to whether it names OpenMetrics: other contents make `choose_encoder` fail.
             accepted = request.headers.get(hdrs.ACCEPT) or ""
             encode, kind = choose_encoder(
                 _OPENMETRICS if _OPENMETRICS in accepted else ""
@@ -383,6 +401,7 @@ class OperatorPort(ExitStack):
             )
 
         async def state(request: web.Request) -> web.Response:
+            """Answer /healthz or /readyz."""
             status, body = self._states[request.path]()
             text = json.dumps(body).encode() + b"\n"
             return web.Response(

@@ -1,7 +1,8 @@
 """Progress records, read from a state topic without a worker or a key.
 
 A progress record ends every transaction of a shard, and says where its next owner continues. Like
-any value of a state topic, a long one is stored in pages.
+any value of a state topic, a long one is stored in pages: records "progress.0000", ... before a
+record "progress" that says how many they are (`pipeline.ledger_blocks`).
 
 The only exact figure in a progress record is an offset. `read_newest` reads uncommitted records, so
 it includes epochs that another worker is about to commit, and misses no acknowledged commit. (A
@@ -45,8 +46,8 @@ def complete_ms(
 ) -> int | None:
     """Return the time, ms, up to which all source partitions have closed their ticks.
 
-    It is read from the contributions topic, from the `progress` of an owner partition to the end.
-    None while a source partition has closed none.
+    It is read from a `partition` of the topic `contributions`, from its owner's `progress` to the
+    end. None while a source partition has closed none.
     """
     marks = list(progress.watermarks)
     for record in read_partition(
@@ -54,6 +55,7 @@ def complete_ms(
     ):
         message = decode(record.value() or b"")
         join(marks, message)
+        # The last message of a commit of a source partition: its watermark holds from here on.
         if message.page == message.pages and 0 <= message.source < len(marks):
             marks[message.source] = message.watermark
     return least_of(marks)
@@ -64,8 +66,8 @@ def read_states(
 ) -> list[ReleaseProgress | None] | None:
     """Return each owner's progress, None before its first release; None without a state topic.
 
-    Raise SettingsError if no broker answers, StateRefused if another version wrote it,
-    KafkaException if it cannot be read.
+    `say` is told which owner is being read. Raise SettingsError if no broker answers, StateRefused
+    if another version wrote it, KafkaException if it cannot be read.
     """
     topic = stage_topics(worker).release_state
     existing = describe(connection, [topic])
@@ -110,7 +112,7 @@ def _newest(
 
 #: Key of the progress record in the state topics of all stages.
 PROGRESS = b"progress"
-# The progress record ends every transaction: read few records first, then more from further back.
+# The progress record ends every transaction: read so many records first, then by a factor more.
 NEWEST = 16
 _FURTHER_BACK = 16
 
@@ -131,9 +133,11 @@ def newest_values(
         starts = {
             where: max(low, high - newest) for where, (low, high) in bounds.items()
         }
+        # What was read under the names of the record and its pages.
         values: dict[Partition, dict[bytes, bytes | None]] = {
             where: {} for where in bounds
         }
+        # Partitions with a record some of whose pages were not read.
         cut: dict[Partition, StateRefused] = {}
         spans = {where: (start, bounds[where][1]) for where, start in starts.items()}
         for taken in read_spans(consumer, spans):
@@ -148,13 +152,13 @@ def newest_values(
                         if (value := read_paged(PROGRESS, pairs.get)) is not None:
                             newest_by_partition[taken.where] = value
                     except StateRefused as error:
-                        # Some of its pages may be further back.
                         cut[taken.where] = error
         for where, start in starts.items():
-            is_whole = start == bounds[where][0]
-            if where in newest_by_partition or is_whole:
-                del bounds[where]
-            if where in cut and where not in newest_by_partition and is_whole:
+            all_read = start == bounds[where][0]
+            # Else its pages may be further back.
+            if where in cut and where not in newest_by_partition and all_read:
                 raise cut[where]
+            if where in newest_by_partition or all_read:
+                del bounds[where]
         newest *= _FURTHER_BACK
     return newest_by_partition

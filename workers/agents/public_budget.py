@@ -35,30 +35,32 @@ _LAST_S = 3.0
 
 
 class Noted(NamedTuple):
-    """A progress record as stored, and the charges of others that count with it."""
+    """A progress record as stored, and the charges of other workers that count with its own."""
 
     progress: bytes
     others: tuple[Charge, ...]
 
 
 class BudgetWriter:
-    """Writes the newest record that was noted; `note` may be called from any thread."""
+    """Writes the record that follows from what was noted last; `note` is for any thread."""
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings = settings
         self._producer = AnsweredProducer(
             connection, _ANSWER_S, **{"enable.idempotence": True}
         )
+        # For the two below: what was noted and no record is made of yet, and whether to end.
         self._changed = threading.Condition()
         self._noted: Noted | None = None
         self._ended = False
-        # Those below are of the thread that writes. A record that is due, and the newest written.
+        # Those below are of the thread that writes. A record that is due, and the newest written;
+        # and the failure logged last, None after a success.
         self._unwritten: bytes | None = None
         self._written: bytes | None = None
         self._failure: str | None = None
 
     def note(self, progress: bytes, others: Sequence[Charge]) -> None:
-        """Have what follows from a stored progress record written."""
+        """Have the record written that follows from a stored progress record."""
         with self._changed:
             self._noted = Noted(progress, tuple(others))
             self._changed.notify_all()
@@ -85,6 +87,7 @@ class BudgetWriter:
                     lambda: self._noted is not None or self._ended, wait_s
                 )
                 ended = self._ended
+            # The time is over: write the last record again.
             if not has_news and self._unwritten is None:
                 self._unwritten = self._written
             is_written = self.write(_LAST_S if ended else _ANSWER_S)
@@ -93,7 +96,10 @@ class BudgetWriter:
             wait_s = AGAIN_S if is_written else RETRY_S
 
     def write(self, answer_s: float) -> bool:
-        """Write the record of what was noted unless it is written; return whether it is now."""
+        """Write the record of what was noted, or one still due; return whether none is due now.
+
+        `answer_s` is how long to wait for the broker.
+        """
         with self._changed:
             noted = self._noted
             self._noted = None
@@ -111,7 +117,7 @@ class BudgetWriter:
         return True
 
     def _record(self, noted: Noted) -> bytes | None:
-        """Return the record, None before the first tick."""
+        """Return the record, None before the first tick or if it cannot be computed (logged)."""
         try:
             budget = public_budget(
                 self._settings, read_progress(noted.progress), noted.others

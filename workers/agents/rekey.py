@@ -7,6 +7,9 @@ records carry it, so commit boundaries do not matter.
 
 Every mark has the current time and follows the records. Retention uses the latest time in a
 segment, so it counts from then on, however old the events are.
+
+The partition is an *origin*; the topic that gets its events is the by-user topic. A record is
+*late* if the watermark was past its own time when it was read: then it counts at the watermark.
 """
 
 import time
@@ -81,8 +84,9 @@ class ForwardBatch:
 
     `users`, `values` and `keys`, int64 (n, 2), are starts and stops in `data`; `keys` are the
     original ones, start -1 if absent or not kept. `late` is the watermark at a late record, else
-    NO_TIME. `times` are ms since 1970, at least 1. `own` is the size in bytes of the record's own
-    headers, after its value, decoded when sent: tuples would take fifty times as much memory.
+    NO_TIME. `times` are ms since 1970, at least 1. `own_bytes` is the size of the record's own
+    headers. They lie after its value and are decoded when sent: tuples would take fifty times as
+    much memory.
     """
 
     topic: str
@@ -93,44 +97,58 @@ class ForwardBatch:
     late: Longs
     partitions: Longs
     times: Longs
-    own: Longs
+    own_bytes: Longs
 
     def sizes(self) -> Longs:
         """Return upper bounds of the messages' sizes in bytes, int64 (n,)."""
-        found: Longs = OURS_BYTES_MAX + self.own
+        sizes: Longs = OURS_BYTES_MAX + self.own_bytes
         for places in (self.users, self.values, self.keys):
-            found += places[:, 1] - places[:, 0]
-        return found
+            sizes += places[:, 1] - places[:, 0]
+        return sizes
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         """Yield of each record value, key (its user), partition, time in ms, and headers."""
         data = self.data
         # Only these records get headers: ours is needed, or they have their own.
-        noted = (self.keys[:, 0] >= 0) | (self.late != NO_TIME) | (self.own > 0)
-        columns = (*self.users.T, *self.values.T, self.partitions, self.times, noted)
+        is_late = self.late != NO_TIME
+        with_headers = (self.keys[:, 0] >= 0) | is_late | (self.own_bytes > 0)
+        columns = (
+            *self.users.T,
+            *self.values.T,
+            self.partitions,
+            self.times,
+            with_headers,
+        )
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        for row, (user, stop, value, end, partition, time_ms, is_noted) in enumerate(
-            rows
-        ):
-            headers = self._headers(row, end) if is_noted else None
-            yield data[value:end], data[user:stop], partition, time_ms, headers
+        for row, (
+            user,
+            user_end,
+            value,
+            end,
+            partition,
+            time_ms,
+            has_headers,
+        ) in enumerate(rows):
+            headers = self._headers(row, end) if has_headers else None
+            yield data[value:end], data[user:user_end], partition, time_ms, headers
 
     def _headers(self, row: int, end: int) -> Headers:
-        """Return the headers of a record; few have any. `end` is where its value ends."""
-        key, stop = self.keys[row].tolist()
-        original = None if key < 0 else self.data[key:stop]
+        """Return the headers of a record, ours first; `end` is where its value ends in `data`."""
+        key, key_end = self.keys[row].tolist()
+        original = None if key < 0 else self.data[key:key_end]
         ours = HEADER, encode_header(int(self.late[row]), original)
-        theirs = headers_at(self.data, end, MESSAGE_BYTES) if self.own[row] else None
-        return [ours, *(theirs or ())]
+        own = headers_at(self.data, end, MESSAGE_BYTES) if self.own_bytes[row] else None
+        return [ours, *(own or ())]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UserRows:
     """The users in records start..stop of a batch; the rejects are among those without one.
 
-    `rows`, int64 (k,), has the batch index of each record to forward, `users`, int64 (k, 2), start
-    and stop of its user in `data`. `times`, int64 (stop - start,), has the time of every record in
-    ms, NO_TIME if unreadable or rejected. `declined` records were left to a slower reader.
+    `rows`, int64 (k,), has the row in the batch of each record to forward, `users`, int64 (k, 2),
+    start and stop of its user in `data`. `times`, int64 (stop - start,), has the time of every
+    record in ms, NO_TIME if unreadable or rejected. `declined` is how many records were left to a
+    slower reader.
     """
 
     start: int
@@ -151,11 +169,11 @@ def read_users(
     users_format: Format | None = None,
     events_format: Format | None = None,
 ) -> Iterator[UserRows]:
-    """Read the users of a batch, part by part, with the reader `users`, which reads nothing else.
+    """Read the users of a batch, part by part, with the reader `users`, which reads no items.
 
-    `events` reads the records without a user again: if a histogram needs one, the record is a
-    reject, else its time still counts. If events have the time of their records, those after
-    `latest_ms` are not forwarded. A format of None means JSON.
+    `events`, the full reader, reads the records without a user again: if a histogram needs one, the
+    record is a reject, else its time still counts. If events have the time of their records, those
+    after `latest_ms` are not forwarded. A format of None means JSON.
     """
     by_record_time = users.layout.shape.time is None
     for reading in users.read(records, users_format):
@@ -191,7 +209,11 @@ def read_users(
 def _without_user(
     events: EventReader, records: Records, rows: Longs, fmt: Format | None
 ) -> tuple[Longs, list[Reject]]:
-    """Return the times of these rows, NO_TIME if rejected or unreadable, and the rejects."""
+    """Read again, with the full reader `events`, these rows of a batch that got no user.
+
+    Return their times (n,), NO_TIME if rejected or unreadable, and the rejects. The time of an
+    event that no histogram counts still counts for the watermark.
+    """
     some = replace(
         records,
         keys=records.keys[rows],
@@ -202,7 +224,8 @@ def _without_user(
     times = np.full(len(rows), NO_TIME, dtype=np.int64)
     rejects: list[Reject] = []
     for reading in events.read(some, fmt):
-        # What a view includes has a user: only its time can keep it from being forwarded.
+        # The full reader rejects an event that a view includes and that has no user. So this one
+        # has a user, and only its time, after the latest, has kept it from being forwarded.
         ahead = reading.in_any_view
         rejects += reading.rejects
         for row, time_ms in zip(
@@ -217,9 +240,10 @@ def _without_user(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RekeyStage(EventsStage):
-    """Shared by the re-keying shards; `topic` is the destination, `with_keys` keeps record keys.
+    """Shared by the re-keying shards; `topic` is the by-user topic.
 
-    `users` reads nothing but users, `reader` all that histograms need; see `read_users`.
+    `with_keys`: a histogram's stream key is the record key, so it is sent along. `users` reads
+    users and times, `reader` all that histograms need; see `read_users`.
     """
 
     topic: SourceTopic
@@ -244,6 +268,7 @@ class RekeyShard(SourceShard):
             [SchemaWaiter, Node | None], Format | None
         ] = lambda _, __: None,
     ) -> None:
+        """Forward the records of `place`. `make_format` returns a format of values; None: JSON."""
         clock = Watermark(stream.lanes, stream.events.grace_ms, stream.max_behind_ms)
         super().__init__(assignment, place, stream, clock)
         self._users_format = make_format(self, stream.users.layout.tree)
@@ -251,8 +276,11 @@ class RekeyShard(SourceShard):
         self._with_keys = (
             stream.with_keys and stream.users.layout.shape.user != RECORD_KEY
         )
+        # What the next commit sends, and its size; and the number of the next mark.
         self._pending: list[Forwarded] = []
-        self._records = self._bytes = self._sequence = 0
+        self._records = 0
+        self._bytes = 0
+        self._sequence = 0
 
     def restore(self) -> None:
         """Continue from the stored progress; refuse it if topics have changed since."""
@@ -290,7 +318,10 @@ class RekeyShard(SourceShard):
             self._done(batch, part.stop, enough=enough)
 
     def _watermarks_of_late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
-        """Advance the watermark by `times`; return it at late records, else NO_TIME, int64 (n,)."""
+        """Advance the watermark by `times` (n,); return it at late records, else NO_TIME, (n,).
+
+        Times that are missing (NO_TIME), or that no event may have, do not move it.
+        """
         late = np.full(len(times), NO_TIME, dtype=np.int64)
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
         if len(timed):
@@ -302,7 +333,10 @@ class RekeyShard(SourceShard):
     def _add(
         self, records: Records, part: UserRows, late: Longs, now_ms: int
     ) -> list[Reject]:
-        """Add a part's records to the next commit; return rejects of oversized ones."""
+        """Add a part's records to the next commit; return rejects of oversized ones.
+
+        `late` is that of all records of the part.
+        """
         rows = part.rows
         if not len(rows):
             return []
@@ -313,11 +347,12 @@ class RekeyShard(SourceShard):
         values = records.values[rows]
         data = part.data.tobytes()
         own_bytes = np.zeros(len(rows), dtype=np.int64)
-        # The number of a record's own headers follows its value.
-        own = records.data[values[:, 1]] if records.framed else own_bytes
-        for row in np.flatnonzero(own).tolist():
+        # Its first byte is 0 where the number of a record's own headers, behind its value, is 0.
+        number = records.data[values[:, 1]] if records.framed else own_bytes
+        for row in np.flatnonzero(number).tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
             message = Outgoing("", None, None, None, headers or ())
+            # Headers that are too long make the record too large.
             own_bytes[row] = MESSAGE_BYTES if headers is None else message.nbytes
         sent = ForwardBatch(
             self._stream.topic.name,
@@ -331,6 +366,7 @@ class RekeyShard(SourceShard):
             own_bytes,
         )
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
+        # Add the others, and reject these.
         if len(large):
             part = replace(
                 part,

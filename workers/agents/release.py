@@ -1,7 +1,10 @@
 """The release shard: merges one owner partition of the contributions topic, adds noise, publishes.
 
 A partition's messages have the sums of its stream keys, from every source partition, tick by tick.
-A histogram's generation is a number that the operator raises to start it over.
+A tick is complete once all source partitions have closed it. A histogram's generation is a number
+that the operator raises to start it over; its "life" is the stored record of one. A guard enforces
+a ceiling on what may be spent: then every epoch is charged, in a commit of its own, before its
+first tick.
 
 One Kafka transaction commits a tick: snapshots, changed ledger blocks and stream keys, the
 mechanisms' state and the progress record. Its input is already in the contributions topic, so if
@@ -40,6 +43,7 @@ from workers.runtime.errors import StateRefused
 from workers.runtime.metrics import RELEASE
 from workers.runtime.traces import HEADER
 
+# More than the headers of a contributions message: one, of a trace.
 _HEADERS_BYTES = 256
 
 logger = logging.getLogger(__name__)
@@ -62,12 +66,16 @@ class ReleaseShard(Shard):
         keep_ms: int | None = None,
         note_budget: Callable[[bytes, Sequence[Charge]], None] | None = None,
     ) -> None:
-        """`merge` has released no tick yet; `guard` enforces the ceiling, if any.
+        """Merge messages of the topic `contributions`.
 
-        `delivery_ms`: how long after its end and the grace period a tick is delivered; None: as
-        soon as it is ready. Contributions are deleted `keep_ms` later (`agents.keeping`); None:
-        never. `note_budget` gets the progress, and the charges of others, when epochs are charged
-        or begin to be published (`agents.public_budget`); None: another owner's does.
+        Args:
+            merge: has released no tick yet.
+            guard: enforces the ceiling, if any.
+            delivery_ms: how long after its end and `grace_ms` a tick is delivered; None: as soon as
+                it is ready.
+            keep_ms: contributions are deleted so much later (`agents.keeping`); None: never.
+            note_budget: gets the progress, and the charges of others, when epochs are charged or
+                begin to be published (`agents.public_budget`); None: another owner's shard tells.
         """
         super().__init__(assignment)
         self.merge = merge
@@ -77,13 +85,14 @@ class ReleaseShard(Shard):
         self._commit_gap_s = commit_gap_s(
             [histogram.lane for histogram in merge.histograms]
         )
+        # When the last release began, by the monotonic clock.
         self._released_s = -math.inf
         self._grace_ms = grace_ms
         self._delivery_ms = delivery_ms
         # From the end of a tick to its delivery.
         self._wait_ms = grace_ms + (delivery_ms or 0)
-        # The commit after which `_keep` looked last.
-        self._looked_s = 0.0
+        # The time of the commit after which `_keep` looked last.
+        self._kept_commit_s = 0.0
         self._note_budget = note_budget
         # The epochs at the last call of it.
         self._noted_epochs: object = None
@@ -110,7 +119,7 @@ class ReleaseShard(Shard):
             )
 
     def restore(self) -> None:
-        """Load the state of the histograms; a new generation begins after `_begin_ms`."""
+        """Load the state of the histograms, and learn where to read on."""
         value = read_paged(PROGRESS, self.store.get)
         if value is not None:
             progress = read_progress(value)
@@ -123,7 +132,10 @@ class ReleaseShard(Shard):
             self._keeping.restore(self.store)
 
     def _unrecorded(self) -> bool:
-        """Return whether some histogram's first epoch is still to be recorded by `_reserve`."""
+        """Return whether some histogram that published nothing has to record its first epoch yet.
+
+        See the module; `_reserve` records it.
+        """
         return any(
             h.life.next == h.life.first and not h.reserved
             for h in self.merge.histograms
@@ -132,15 +144,16 @@ class ReleaseShard(Shard):
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
         """Return the time after which new generations begin; None if no generation ends.
 
-        It is the end of all ticks that contributions complete.
+        It is the end of all ticks that contributions complete (see the module).
         """
-        older = [*progress.retired, *progress.histograms.items()]
+        stored = [*progress.retired, *progress.histograms.items()]
         running = {
             (name, life.generation) for name, life in progress.histograms.items()
         }
         wanted = {(h.name, h.config.generation) for h in self.merge.histograms}
-        raised = {name for name, _ in wanted - running}
-        if raised.isdisjoint(name for name, _ in older) and running <= wanted:
+        new = {name for name, _ in wanted - running}
+        # None replaces an older one, and none left the settings.
+        if new.isdisjoint(name for name, _ in stored) and running <= wanted:
             return None
         return complete_ms(
             self.connection, self._contributions, self.partition, progress
@@ -160,6 +173,7 @@ class ReleaseShard(Shard):
         self._keep()
 
     def commits(self, batch: Batch) -> Iterable[bytes]:
+        """Yield the traces of the commits that sent these messages, from their headers."""
         for i in range(len(batch)):
             for name, value in batch.records.headers(i, _HEADERS_BYTES) or ():
                 if name == HEADER and value is not None:
@@ -176,12 +190,14 @@ class ReleaseShard(Shard):
         In a backlog they wait for further ones, so that they share a transaction. Epochs that begin
         are charged in between, by a commit of their own.
         """
-        soon = time.monotonic() - self._released_s < self._commit_gap_s
-        behind = is_behind(self.merge.complete_ms, self._grace_ms)
-        if soon and behind and self._delivery_ms is None:
+        is_soon = time.monotonic() - self._released_s < self._commit_gap_s
+        in_backlog = is_behind(self.merge.complete_ms, self._grace_ms)
+        if is_soon and in_backlog and self._delivery_ms is None:
             return
+        # Until nothing is left: a call of `merge.release` is limited, and stops before an epoch
+        # that is to be charged.
         while self._may_prepare():
-            before = self._ticks()
+            ticks_before = self._ticks()
             started = time.perf_counter()
             began_s = time.monotonic()
             until_ms = None if self._delivery_ms is None else self._next_due_ms()
@@ -198,7 +214,7 @@ class ReleaseShard(Shard):
                 ]
                 self._publish(messages, list(self._hand_over(released.handed)))
                 self._note_epochs()
-                self._count(released, before)
+                self._count(released, ticks_before)
                 self._released_s = began_s
             if released.beginning:
                 self._reserve(released.beginning)
@@ -206,20 +222,20 @@ class ReleaseShard(Shard):
                 return
 
     def _may_prepare(self) -> bool:
-        """Return whether to release ticks now, if they are delivered at fixed times.
+        """Return whether to release ticks now; always, unless they are delivered at fixed times.
 
-        That is when all ticks whose time comes next are complete, or it is too late to wait for
-        them: what is prepared goes out before anything that follows.
+        Then it is when all ticks that are due next are complete, or half of the time for their
+        preparation is over: what is prepared is delivered before anything that follows.
         """
         complete_ms = self.merge.complete_ms
         if self._delivery_ms is None or complete_ms is None:
             return True
-        last_ms = self._next_due_ms()
-        left_ms = last_ms + self._wait_ms - time.time_ns() // 1_000_000
-        return complete_ms >= last_ms or left_ms <= self._delivery_ms / 2
+        end_ms = self._next_due_ms()
+        left_ms = end_ms + self._wait_ms - time.time_ns() // 1_000_000
+        return complete_ms >= end_ms or left_ms <= self._delivery_ms / 2
 
     def _next_due_ms(self) -> int:
-        """Return when the tick ends, of any histogram, that is due next: `_wait_ms` later."""
+        """Return the end of the tick, of any histogram, that is due next: `_wait_ms` after it."""
         now_ms = time.time_ns() // 1_000_000
         return self.merge.end_after(now_ms - self._wait_ms)
 
@@ -255,21 +271,24 @@ class ReleaseShard(Shard):
         self.transact(messages, changes, progress.offset, delivery=delivery)
 
     def _keep(self) -> None:
-        """Make a checkpoint if one is due, and delete contributions that none needs."""
+        """Make a checkpoint of the state if one is due, and delete contributions before the older.
+
+        At most once after every commit.
+        """
         keeping = self._keeping
-        if keeping is None or self._looked_s == self.last_commit_s:
+        if keeping is None or self._kept_commit_s == self.last_commit_s:
             return
-        pages = read_paged(PROGRESS, self.store.get)
-        if pages is None:
+        value = read_paged(PROGRESS, self.store.get)
+        if value is None:
             return
-        progress = read_progress(pages)
+        progress = read_progress(value)
         if keeping.is_due(progress):
             # A progress record ends every transaction.
-            changes = [*keeping.changes(self.store), *split_pages(PROGRESS, pages)]
+            changes = [*keeping.changes(self.store), *split_pages(PROGRESS, value)]
             self.transact([], changes, progress.offset)
             keeping.restore(self.store)
         keeping.delete(progress.offset)
-        self._looked_s = self.last_commit_s
+        self._kept_commit_s = self.last_commit_s
 
     def _hand_over(
         self, handed: Sequence[tuple[int, HandedOver]]
@@ -278,12 +297,12 @@ class ReleaseShard(Shard):
 
         `handed` pairs that owner's partition with the state.
         """
-        for owner, each in handed:
-            for message in handing_over(each, key=self.merge.key.fingerprint):
+        for owner, keys in handed:
+            for message in handing_over(keys, key=self.merge.key.fingerprint):
                 yield Outgoing(self._contributions, owner, None, message.encoded())
 
     def _reserve(self, histograms: Sequence[Histogram]) -> None:
-        """Charge the epochs that the next tick begins, before it.
+        """Charge the epochs that the next tick of these histograms begins, in a commit before it.
 
         Without a ceiling this is only for a histogram's first tick. Readers of uncommitted records
         may see it although its transaction is aborted, so a later generation must know of it.
@@ -291,7 +310,7 @@ class ReleaseShard(Shard):
         guard = self._guard
         epochs = _next_epochs(histograms)
         if guard is not None:
-            # Checked first, so that a refused epoch is not charged.
+            # Before the commit too, so that a refused epoch is not charged.
             guard.check(self.merge.progress(), epochs)
         for histogram in histograms:
             histogram.reserve()
@@ -299,6 +318,7 @@ class ReleaseShard(Shard):
         if guard is None:
             self.merge.reserving = self._unrecorded()
             return
+        # Another may charge at the same time. Both write before they read, so one sees the other.
         guard.refresh()
         self._note_epochs()
         guard.check(self.merge.progress(), epochs)
@@ -323,10 +343,11 @@ class ReleaseShard(Shard):
             if h.next is not None
         }
 
-    def _count(self, released: Released, before: dict[str, int]) -> None:
-        """Update the metrics after a release; `before` is `_ticks` from before it."""
+    def _count(self, released: Released, ticks_before: dict[str, int]) -> None:
+        """Update the metrics after a release; `ticks_before` is `_ticks` from before it."""
         for name, ticks in self._ticks().items():
-            self.metrics.ticks_released.labels(name).inc(ticks - before.get(name, 0))
+            new_ticks = ticks - ticks_before.get(name, 0)
+            self.metrics.ticks_released.labels(name).inc(new_ticks)
         sizes: dict[str, list[int]] = {}
         for snapshot in released.snapshots:
             sizes.setdefault(snapshot.topic, []).append(len(snapshot.value))

@@ -66,7 +66,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
 
 
 class _Owner(Shard):
-    """Shard that only retires a histogram; to open it fences a worker that still runs."""
+    """Shard of an owner partition that only retires a histogram; opening it fences a worker."""
 
     stage = "retire"
 
@@ -76,12 +76,13 @@ class _Owner(Shard):
         progress = None if value is None else read_progress(value)
         if progress is None or (life := progress.histograms.pop(name, None)) is None:
             return
-        # An owner that died before a commit may have published up to here to uncommitted readers.
+        # Its charges count up to all that an owner may have published to readers of uncommitted
+        # records before it died.
         until = complete_ms(self.connection, contributions, self.partition, progress)
         if until is not None:
             life.until = until
         progress.retired.append((name, life))
-        kept = self.store.items(f"{name}/{life.generation}/".encode())
-        changes: list[Change] = [(key, None) for key, _ in kept]
+        stored = self.store.items(f"{name}/{life.generation}/".encode())
+        changes: list[Change] = [(key, None) for key, _ in stored]
         changes += split_pages(PROGRESS, msgspec.json.encode(progress))
         self.transact([], changes, progress.offset)

@@ -2,6 +2,10 @@
 
 A commit is one Kafka transaction: the stage's messages, the rejects, and the progress record with
 the resume offset. It happens when a tick closes, every `commit_interval`, or if enough is pending.
+
+A shard has one source partition, or one origin: a partition whose events are sent on by user. Both
+are partitions of events topics, and numbered; partitions that a topic gets later *join* when number
+0 commits that they count.
 """
 
 import logging
@@ -58,14 +62,17 @@ class Rejects:
     """Records that were rejected since the last commit, as messages for the rejects topic."""
 
     def __init__(self, topic: str, place: Place, metrics: Metrics) -> None:
+        """`topic` gets the rejects; the records are those of partition `place`."""
         self._topic = topic
         self._place = place
         self._metrics = metrics
         self.messages: list[Outgoing] = []
         self.nbytes = 0
+        # By reason: how many since the last commit, how many of committed ones are not logged yet,
+        # and when some were logged last, by the monotonic clock.
         self._reasons: Counter[str] = Counter()
-        self._unsaid: Counter[str] = Counter()
-        self._said_s: dict[str, float] = {}
+        self._unlogged: Counter[str] = Counter()
+        self._logged_s: dict[str, float] = {}
 
     @property
     def full(self) -> bool:
@@ -75,6 +82,7 @@ class Rejects:
         """Add a message for every reject, which names a row of `records`."""
         for reject in rejects:
             i = reject.index
+            # With much pending, the records' own headers are left out.
             most = REJECT_HEADERS_BYTES_MAX if self.nbytes < _HEADERS_BYTES_MAX else 0
             message = rejected(
                 self._topic,
@@ -93,15 +101,18 @@ class Rejects:
         """Count the rejects of the transaction that was just committed, and forget them."""
         for reason, n in self._reasons.items():
             self._metrics.rejects.labels(reason).inc(n)
-        self._unsaid += self._reasons
+        self._unlogged += self._reasons
         self.messages = []
         self.nbytes = 0
         self._reasons = Counter()
 
     def warn(self, now_s: float) -> None:
-        """Log the committed rejects, a line for each reason, each at most every `REPEAT_S`."""
-        for reason, n in sorted(self._unsaid.items()):
-            if now_s - self._said_s.get(reason, -math.inf) < REPEAT_S:
+        """Log the committed rejects, a line for each reason, each at most every `REPEAT_S`.
+
+        `now_s` is the monotonic clock.
+        """
+        for reason, n in sorted(self._unlogged.items()):
+            if now_s - self._logged_s.get(reason, -math.inf) < REPEAT_S:
                 continue
             topic, partition = self._place.log
             logger.warning(
@@ -118,8 +129,8 @@ class Rejects:
                     records=n,
                 ),
             )
-            self._said_s[reason] = now_s
-            del self._unsaid[reason]
+            self._logged_s[reason] = now_s
+            del self._unlogged[reason]
 
 
 P = TypeVar("P", bound=SourceProgress)
@@ -129,6 +140,7 @@ P = TypeVar("P", bound=SourceProgress)
 class EventsStage:
     """What the shards of a stage that reads events share.
 
+    `sources` are the partitions that it reads, of all workers.
     `lanes` say how the histograms cut events into ticks and how much of an event, or user, counts.
     `rejects` is a topic. `commit_interval_s` is the longest time from reading an event to its
     commit. Events count until `max_behind_ms` after the time that they carry; None: no limit.
@@ -152,6 +164,7 @@ class SourceShard(Shard):
         stream: EventsStage,
         clock: Watermark,
     ) -> None:
+        """`place` is the partition that it reads; `clock` says when ticks of it close."""
         super().__init__(assignment)
         self._place = place
         self._stream = stream
@@ -161,7 +174,8 @@ class SourceShard(Shard):
         self._sources = stream.sources
         # Whether the state has the set of events topics, or needs none: there is only one.
         self._set_stored = stream.sources.plain
-        # Topics with partitions that are to join, and whether the next commit says that some do.
+        # The topics as they are now, if some partitions are to join; and whether the next commit
+        # tells that some do.
         self._growing: tuple[SourceTopic, ...] = ()
         self._joining = False
         self._state_id = self.store.changelog.topic_id
@@ -187,7 +201,8 @@ class SourceShard(Shard):
     def _check_sources(self, progress: SourceProgress) -> None:
         """Refuse topics other than the state's; take over how they have grown.
 
-        Raise SourcesGrown if another worker has begun meanwhile, with fewer partitions.
+        `progress` is the stored one. Raise SourcesGrown, for a restart, if another worker has begun
+        meanwhile with fewer partitions.
         """
         state = self.store.changelog
         begun_id = progress.state_id
@@ -196,20 +211,23 @@ class SourceShard(Shard):
                 f"topic {state.topic} was deleted and created again after its state was begun, so only the last part of "
                 "it is there. Restore the topic, or take a new worker name (a new stream, charged again)"
             )
-        known = read_paged(SOURCES, self.store.get)
+        stored_set = read_paged(SOURCES, self.store.get)
         sources = self._sources
-        own = self._place.topic
+        topic = self._place.topic
+        # Nothing was stored when this worker started, so it took all partitions to be counted.
         if sources.assumed and progress.sources < sources.first_count:
             raise SourcesGrown(
                 f"only {progress.sources} partitions of {sources} are counted yet"
             )
-        if known is not None:
-            refuse_other_set(sources.topics, decode_sources(known))
+        if stored_set is not None:
+            refuse_other_set(sources.topics, decode_sources(stored_set))
             self._set_stored = True
         else:
-            refuse_other_topic(own, progress.sources, progress.topic_id)
-            refuse_other_count(f"the events topic {own.name}", len(sources.first), 1)
+            # The state is that of a single topic, this one.
+            refuse_other_topic(topic, progress.sources, progress.topic_id)
+            refuse_other_count(f"the events topic {topic.name}", len(sources.first), 1)
         refuse_other_count(str(sources), sources.first_count, progress.sources)
+        # Only its progress has the growth.
         if self.partition == 0:
             self._sources = msgspec.structs.replace(sources, joined=progress.joined)
 
@@ -222,11 +240,17 @@ class SourceShard(Shard):
             self._growing = tuple(topics)
 
     def _users_from(self) -> int | None:
-        """Return from when users may be placed on joining partitions; None: keys place no users."""
+        """Return from when users may be placed on joining partitions; None: keys place no users.
+
+        An event time, ms. A hook: here none are.
+        """
         return None
 
     def _join(self) -> None:
-        """Commit that partitions join; raise SourcesGrown: this run does not read them."""
+        """Commit that the partitions asked for join, then raise SourcesGrown, for a restart.
+
+        This run does not read them.
+        """
         joined = self._sources.grown(self._growing, self.watermark, self._users_from())
         self._growing = ()
         if self.offset is None or joined == self._sources.joined:
@@ -243,9 +267,10 @@ class SourceShard(Shard):
     def _reject(
         self, records: Records, rejects: Sequence[Reject], relevant: int
     ) -> None:
-        """Add rejects to the next commit, and note their share, of which a high one is logged.
+        """Add rejects to the next commit, and note their share: too high a one is reported.
 
-        `relevant`: how many records were rejected or are for a histogram.
+        `rejects` name rows of `records`. `relevant`: how many records were rejected or are for a
+        histogram.
         """
         self._rejects.add(records, rejects)
         reasons = Counter(reject.reason for reject in rejects)
@@ -254,9 +279,11 @@ class SourceShard(Shard):
         )
 
     def wants_end(self, now_ms: int) -> bool:
+        """Return whether the clock closes a tick, at the place where the log ends now."""
         return self._clock.closes_by_clock(now_ms, self.ends.noted_ms)
 
     def reached(self, end: LogEnd) -> None:
+        """Close by the clock: all records before this noted end of the log were processed."""
         self._clock.read_to_end(end.now_ms)
         self.idle()
 
@@ -274,13 +301,17 @@ class SourceShard(Shard):
             self._commit(self.offset)
 
     def _done(self, batch: Batch, stop: int, *, enough: bool) -> None:
-        """Commit a batch's records up to row `stop` if that is due, or `enough` is pending."""
+        """Note that a batch's records up to row `stop` are processed.
+
+        Commit them if that is due, or `enough` is pending.
+        """
         if self._due() or enough or self._rejects.full:
             offsets = batch.records.offsets
             self._commit(batch.end if stop == len(offsets) else int(offsets[stop]))
         self.report_progress()
 
     def _due(self) -> bool:
+        """Return whether to commit now, for a closed tick or after `commit_interval_s`."""
         age_s = time.monotonic() - self.last_commit_s
         return age_s >= self._stream.commit_interval_s or self._clock.commit_due()
 
@@ -295,8 +326,12 @@ class SourceShard(Shard):
         changes: Sequence[Change] = (),
         forwarded: Sequence[Forwarded] = (),
     ) -> None:
-        """Commit a stage's messages, with the rejects and the progress, in one transaction."""
+        """Commit a stage's messages, with the rejects and the progress, in one transaction.
+
+        `changes` are those of its own state, `forwarded` records that are sent on.
+        """
         changes = list(changes)
+        # The first commit stores the set of topics.
         if not self._set_stored:
             changes += split_pages(SOURCES, self._sources.encoded())
         changes += split_pages(PROGRESS, msgspec.json.encode(progress))

@@ -24,7 +24,7 @@ from workers.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# Enough for a cluster to create the topic of all groups.
+# Longest wait for the broker: enough for a cluster to create the topic of all groups.
 _ANSWER_S = 30.0
 # Must not expire before we release the client: if librdkafka's own timeout expires while it looks
 # for a coordinator, it ends the process ("Assertion `eonce->refcnt > 0' failed", 2.16.1).
@@ -89,7 +89,10 @@ def check_states(
     key: NoiseKey,
     merge_of: Callable[[int], Merge],
 ) -> None:
-    """Raise SettingsError for another key, StateRefused for settings that cannot use the state."""
+    """Raise SettingsError for another key, StateRefused for settings that cannot use the state.
+
+    `merge_of` returns an owner partition's merge, which checks its stored record.
+    """
     try:
         states = read_states(connection, settings.worker.name) or []
     except KafkaException as error:
@@ -109,7 +112,7 @@ def check_states(
     for owner, progress in enumerate(states):
         if progress is not None:
             merge = merge_of(owner)
-            # Both stages check partition counts, and stage 1's message is more specific.
+            # Other partition counts are left to stage 1, whose message is more specific.
             fewer = len(progress.watermarks) < len(merge.watermarks)
             if not fewer and progress.owners == merge.owners:
                 merge.check(progress)
@@ -120,8 +123,9 @@ def emptied_topics(settings: Settings, connection: Connection) -> list[str]:
     outputs: dict[str, str] = {}
     for state in _readable_states(settings, connection):
         for config in settings.histograms:
-            progress = None if state is None else state.histograms.get(config.name)
-            if progress is not None and progress.next not in (None, progress.first):
+            life = None if state is None else state.histograms.get(config.name)
+            # Its next tick is not its first.
+            if life is not None and life.next not in (None, life.first):
                 outputs |= {topic: name for name, topic in settings.outputs(config)}
     if not outputs:
         return []

@@ -1,8 +1,10 @@
-"""The worker's topics on the cluster; the first commit fixes a regular expression's matches.
+"""The worker's topics on the cluster: which there are to be, and what happens to them meanwhile.
 
+Where the settings give a regular expression, the first commit fixes the events topics that match.
 Partitions count from the first commit on, those that a topic gets later once the state says so.
 Stage 1 reads events and sends sums to the owners, the partitions of the contributions topic, where
-stage 2 reads them.
+stage 2 reads them. With `privacy.rekey`, events are first sent on by user, to the by-user topic:
+then stage 1 reads that, and the partitions of the events topics are *origins*.
 """
 
 import logging
@@ -49,6 +51,7 @@ logger = logging.getLogger(__name__)
 #: Interval between looks for new partitions, and matching topics that are not counted.
 INTERVAL_S = 5.0
 _ANSWER_S = 3.0
+# Before a new client, after one that did not reach Kafka.
 _AGAIN_S = 1.0
 #: A topic is gone once this many listings in a row lack it.
 MISSING_LOOKS = 3
@@ -62,6 +65,7 @@ class Topics:
     `existing` is the part of `plan` that is on the cluster; the rest has the partitions it is
     planned with. `unread` match the regular expression but are not counted. `origins` are the
     counted partitions of the events topics, `by_user` those of the topic they are re-keyed to.
+    `embedded`: the cluster is the caller's own, which gives topics no ids.
     """
 
     plan: list[Topic]
@@ -88,11 +92,14 @@ class Topics:
         return _id(self.existing[name], self.embedded)
 
     def stream(self, *names: str) -> str:
-        """Return topic names and ids (none on the embedded cluster) as in mechanism ids."""
+        """Return the names and ids of topics as text, for mechanism ids: noise depends on both."""
         return " ".join(f"{name}#{self.id(name) or ''}" for name in names)
 
     def used(self, existing: Mapping[str, ExistingTopic]) -> UsedTopics:
-        """Return what the worker reads and writes; it does not write the events topics."""
+        """Return the topics that the worker reads, and how many replicas its writes need.
+
+        `existing` has their settings as they are now. It does not write the events topics.
+        """
         least = {
             name: int(topic.config.get("min.insync.replicas", "1"))
             for name, topic in existing.items()
@@ -132,9 +139,9 @@ def inspect_topics(
     events, unread = events_topics(settings, connection)
     outputs = settings.output_topics
     signatures = settings.signatures_topic
-    own = [*settings.internal_topics, settings.budget_topic, *outputs]
-    own += [] if signatures is None else [signatures]
-    existing = describe(connection, [*events, *own])
+    written = [*settings.internal_topics, settings.budget_topic, *outputs]
+    written += [] if signatures is None else [signatures]
+    existing = describe(connection, [*events, *written])
     worker = settings.worker
     rekey = settings.privacy.rekey
     plan = kafka_topics.plan_topics(
@@ -156,20 +163,21 @@ def inspect_topics(
             return _source(existing[name], embedded)
         return SourceTopic(name, planned[name], None)
 
+    # As the stored state counts them, if there is one, else as the topics have them or are to. An
+    # embedded cluster begins without state.
     state = settings.contribute_state_topic
-    # Until a state counts them: the partitions of the topic, or those that it is to have.
     owners = Owners(planned[settings.contributions_topic])
     if not embedded and existing.keys() >= {settings.contributions_topic, state}:
         number = existing[settings.contributions_topic].partitions
         owners = stored_owners(connection, state, existing[state].partitions, number)
     _check_owners(settings, owners, existing)
-    plain = settings.events.topics.is_single
-    origins = Sources(tuple(map(source, events)), plain)
+    is_single = settings.events.topics.is_single
+    origins = Sources(tuple(map(source, events)), is_single)
     state = first_state_topic(settings)
     if not embedded and existing.keys() >= {*events, state}:
         partitions = existing[state].partitions
         origins = counted_sources(
-            connection, state, partitions, origins.first, plain=plain
+            connection, state, partitions, origins.first, plain=is_single
         )
     return Topics(
         plan=plan,
@@ -185,7 +193,10 @@ def inspect_topics(
 def _check_owners(
     settings: Settings, owners: Owners, existing: Mapping[str, ExistingTopic]
 ) -> None:
-    """Raise SettingsError if owners cannot grow as wanted, or are too few for a histogram."""
+    """Raise SettingsError if owners cannot grow as wanted, or are too few for a split histogram.
+
+    They grow where epochs of all histograms begin together.
+    """
     wanted = settings.worker.owner_partitions
     epochs = (one.grid for one in settings.histograms)
     grows = wanted is not None and settings.contributions_topic in existing
@@ -253,7 +264,11 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
 def check_events(
     settings: Settings, connection: Connection, *, as_produced: bool = False
 ) -> Sources:
-    """Return the source partitions (`as_produced`: before re-keying), or raise SettingsError."""
+    """Return the partitions from which a command reads events; SettingsError if topics are missing.
+
+    With `privacy.rekey` those of the by-user topic, unless they are wanted `as_produced`: before
+    re-keying.
+    """
     by_user = settings.privacy.rekey and not as_produced
     names = (
         (settings.by_user_topic,) if by_user else events_topics(settings, connection)[0]
@@ -263,15 +278,18 @@ def check_events(
     for name in names:
         if name not in existing:
             raise _missing([name]) if by_user else _no_such_topic(settings, name)
-    plain = by_user or settings.events.topics.is_single
+    is_single = by_user or settings.events.topics.is_single
     embedded = connection.embedded is not None
-    sources = Sources(tuple(_source(existing[name], embedded) for name in names), plain)
+    sources = Sources(
+        tuple(_source(existing[name], embedded) for name in names), is_single
+    )
     if settings.privacy.rekey or as_produced or embedded or state not in existing:
         return sources
+    # As the state counts and numbers them.
     try:
         partitions = existing[state].partitions
         return counted_sources(
-            connection, state, partitions, sources.first, plain=plain
+            connection, state, partitions, sources.first, plain=is_single
         )
     except KafkaException as error:
         if forbidden(error) is None:
@@ -285,7 +303,8 @@ def events_topics(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the events topics, and matches of their regular expression that are not counted.
 
-    SettingsError if there is none, or one that is counted is gone.
+    Those that the first commit fixed, or before it all that match. SettingsError if there is none,
+    or one that is counted is gone.
     """
     events = settings.events.topics
     if events.pattern is None:
@@ -318,7 +337,8 @@ def matching(settings: Settings, existing: Collection[str]) -> list[str]:
         *settings.output_topics,
     }
     for name in existing:
-        # Another worker's: it has a worker's ending, and all internal topics of that name exist.
+        # Another worker's: it has a worker's ending, such as ".budget", and all internal topics of
+        # that worker exist.
         worker = name.rpartition(".")[0]
         internal = stage_topics(worker)
         further = (
@@ -340,8 +360,8 @@ def matching(settings: Settings, existing: Collection[str]) -> list[str]:
 class RunningTopics:
     """The worker's topics during one run: `look` finds what was done to them since its start.
 
-    `growths` react to new partitions. `fail` ends the worker, with a sentence for its operator;
-    None: no change ends it.
+    `topics` are those of the start. `growths` react to new partitions. `fail` ends the worker, with
+    a sentence for its operator; None: no change ends it.
     """
 
     settings: Settings
@@ -352,10 +372,11 @@ class RunningTopics:
 
     def __post_init__(self) -> None:
         topics = self.topics
-        # In how many listings in a row a topic was missing.
+        # By topic: how many of the latest listings in a row lacked it.
         self._missing: Counter[str] = Counter()
-        self._said = set(kafka_topics.cautions(topics.plan, topics.existing))
-        #: What the worker uses, with the replicas that its topics need by now.
+        # Sentences not to be logged again; the start has logged these.
+        self._logged = set(kafka_topics.cautions(topics.plan, topics.existing))
+        #: The worker's topics, with the replicas that its writes need: `look` updates them.
         self.used = topics.used(topics.existing)
         self._note_unread(topics.unread)
 
@@ -371,10 +392,11 @@ class RunningTopics:
         metadata: ClusterMetadata,
         errors: Sequence[KafkaError],
     ) -> None:
-        """Let new partitions join; `fail` for changes that would lose something.
+        """Compare the topics with those of the start; the client `admin` has got `metadata` now.
 
-        Log matching topics that are not read, and set their metric. `errors` gets those of the
-        client.
+        Let new partitions join; `fail` for changes that would lose something. Log matching topics
+        that are not read, and set their metric. `errors` are those that the client has met: they
+        tell which brokers it does not reach.
         """
         counts = counts_of(metadata)
         if self.settings.events.topics.pattern is not None:
@@ -390,11 +412,11 @@ class RunningTopics:
             return metadata.controller_id in unreached(errors)
 
         topics = self.topics
-        there = kafka_topics.among(metadata, topics.existing)
-        current = kafka_topics.with_details(admin, there, is_away)
+        listed = kafka_topics.among(metadata, topics.existing)
+        current = kafka_topics.with_details(admin, listed, is_away)
         absent = topics.existing.keys() - current.keys()
         self._missing = Counter({name: self._missing[name] + 1 for name in absent})
-        # A broker that has just started may not know every topic yet.
+        # A broker that has just started may not know every topic yet: taken as unchanged.
         for name, looks in self._missing.items():
             if looks < MISSING_LOOKS:
                 current[name] = topics.existing[name]
@@ -402,7 +424,7 @@ class RunningTopics:
             topics.plan, topics.existing, current
         )
         for note in notes:
-            self._say(note)
+            self._log_once(note)
         self.used = topics.used(current)
         if problems:
             self.fail("; ".join(problems))
@@ -411,14 +433,14 @@ class RunningTopics:
         """Log and count topics that match the regular expression but are not read."""
         pattern = self.settings.events.topics.pattern
         for name in sorted(names):
-            self._say(
+            self._log_once(
                 f"topic {name} matches events.topic = {pattern!r} too, but is not counted: {FIXED}"
             )
         self.metrics.unread_topics.set(len(names))
 
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
             logger.warning("%s", text)
 
 
@@ -433,16 +455,17 @@ def watch_topics(connection: Connection, running: RunningTopics) -> Iterator[Non
     def poll() -> None:
         """Look at the topics until the block ends, with one client as long as it reaches Kafka."""
         while not ended.wait(_AGAIN_S):
+            # Filled by the client.
             errors: list[KafkaError] = []
-            lost = False
+            is_lost = False
             with suppress(KafkaException), connection.quiet_admin(errors) as admin:
-                while not lost and not ended.wait(INTERVAL_S):
+                while not is_lost and not ended.wait(INTERVAL_S):
                     try:
                         metadata = admin.list_topics(timeout=_ANSWER_S)
                         running.look(admin, metadata, errors)
                         errors.clear()
                     except (KafkaException, QuietcountError) as error:
-                        lost = unreachable(error)
+                        is_lost = unreachable(error)
                         logger.debug(
                             "the topics could not be looked at: %s",
                             describe_error(error),

@@ -1,4 +1,12 @@
-"""The worker: start-up checks, and a Faust application that hands record batches to shards."""
+"""The worker: start-up checks, and a Faust application that hands record batches to shards.
+
+A worker *runs* until Kafka goes away or its partitions grow; then the next run begins, in the same
+process. A *stage* is one of the three agents: `rekey` (if used) reads the events topics and sends
+events on by user, `contribute` adds up events, `release` publishes. A shard does one partition of a
+stage. A source partition is one that `contribute` reads; an owner partition is one of the
+contributions topic, with a share of the stream keys; with `rekey`, the partitions of the events
+topics are *origins*.
+"""
 
 import asyncio
 import errno
@@ -56,13 +64,13 @@ from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import (
+    count_lane_of,
     declared_keys,
     histograms,
     lanes,
     mechanisms,
     names_by_lane,
     reader_of,
-    sums,
     user_reader_of,
 )
 from workers.pipeline.growth.epochs import epochs_of_users, next_epoch
@@ -91,7 +99,7 @@ RESTART_DELAY_S = 1.0
 
 
 class Factory:
-    """Factory of this worker's shards; local copies are in `data_dir`, None: in memory."""
+    """Makes this worker's shards, for one run; local copies are in `data_dir`, None: in memory."""
 
     def __init__(
         self,
@@ -104,6 +112,10 @@ class Factory:
         traces: Traces | None = None,
         signing_key: SigningKey | None = None,
     ) -> None:
+        """`topics` are checked; `key` makes noise and tags; `signing_key` signs, None: nothing.
+
+        Raises SettingsError for mechanisms that cannot be built or exceed the ceiling.
+        """
         self.settings = settings
         self.connection = connection
         self.topics = topics
@@ -136,7 +148,7 @@ class Factory:
             owners=self.owners,
             epochs=tuple(config.grid for config in settings.histograms),
             names=MappingProxyType(names_by_lane(settings)),
-            sums=MappingProxyType(sums(settings.histograms)),
+            count_lane_of=MappingProxyType(count_lane_of(settings.histograms)),
             origins=None if topics.by_user is None else topics.origins.first_count,
             by_clock=settings.privacy.neighbours == "record",
             reader=self._reader,
@@ -166,7 +178,7 @@ class Factory:
 
     @property
     def stages(self) -> dict[str, dict[str, Callable[[int], Shard | None]]]:
-        """What makes a partition's shard, by stage and input topic.
+        """By stage and input topic the function that makes a partition's shard.
 
         It returns None for a partition that does not count (yet).
         """
@@ -174,12 +186,14 @@ class Factory:
         return {
             REKEY: _of_joined(origins, self.rekey_shard),
             CONTRIBUTE: _of_joined(self.sources, self.contribute_shard),
-            RELEASE: {self._stream.contributions: self._release_known},
+            RELEASE: {self._stream.contributions: self._release_counted},
         }
 
     @property
     def cannot_grow(self) -> str | None:
         """Why partitions that an events topic gets cannot join; None if they can."""
+        # With re-keying users do not move; else they do where epochs of all histograms that bound
+        # them begin.
         of_users = epochs_of_users(self._stream.lanes)
         if self.topics.by_user is not None or next_epoch(of_users, 0) is not None:
             return None
@@ -189,6 +203,7 @@ class Factory:
         )
 
     def rekey_shard(self, place: Place) -> RekeyShard:
+        """Make the shard of one origin."""
         assert self._by_user is not None, "only where events are sent on by user"
         assignment = self._assignment(
             REKEY, place.number, self.settings.rekey_state_topic
@@ -198,6 +213,7 @@ class Factory:
         )
 
     def contribute_shard(self, place: Place) -> ContributeShard:
+        """Make the shard of one source partition."""
         state = self.settings.contribute_state_topic
         assignment = self._assignment(CONTRIBUTE, place.number, state)
         return ContributeShard(
@@ -208,7 +224,7 @@ class Factory:
             gil_lock=self._gil_lock,
         )
 
-    def _release_known(self, partition: int) -> ReleaseShard | None:
+    def _release_counted(self, partition: int) -> ReleaseShard | None:
         return self.release_shard(partition) if partition < self.owners.number else None
 
     def release_shard(self, partition: int) -> ReleaseShard:
@@ -227,13 +243,14 @@ class Factory:
             grace_ms=settings.events.grace_ms,
             delivery_ms=settings.privacy.delivery_ms,
             keep_ms=settings.worker.keep_contributions_ms,
+            # One owner tells: all publish the same ticks.
             note_budget=self.budget.note if partition == 0 else None,
         )
 
     def merge(self, partition: int) -> Merge:
         """Return the merge of one owner partition, with its histograms before any tick."""
         state = self.settings.release_state_topic
-        # Messages tell of later growth, where it takes effect.
+        # As at the first tick: messages tell of later growth, before it takes effect.
         owners_at_first = self.owners.first
         built = histograms(
             Histogram,
@@ -261,6 +278,7 @@ class Factory:
 
     def _assignment(self, stage: str, partition: int, state: str) -> Assignment:
         """Return what a shard is made from; `state` is the topic of its state."""
+        # The directory of its local copy.
         path = (
             None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
         )
@@ -274,7 +292,10 @@ class Factory:
 def _of_joined(
     sources: Sources, make: Callable[[Place], Shard]
 ) -> dict[str, Callable[[int], Shard | None]]:
-    """Return by topic what makes a partition's shard; None for one that has not joined."""
+    """Return by topic the function that makes a partition's shard, by `make`.
+
+    It returns None for a partition that has not joined.
+    """
 
     def make_joined(topic: str, partition: int) -> Shard | None:
         place = sources.find(topic, partition)
@@ -313,13 +334,15 @@ def run(
     `metrics_port` and `data_dir` replace the settings' own; `embedded` is the id of the caller's
     embedded cluster, None for a real one. Raises SettingsError if it cannot start.
     """
+    # What names the directory, for a message.
     setting = "worker.data_dir"
     if data_dir is not None:
         setting = "--data-dir"
         settings = replace(settings, worker=replace(settings.worker, data_dir=data_dir))
     check_ceiling(settings)
     connection = connection_of(settings, embedded)
-    faust_credentials(connection)  # Kafka coming back would not fix these errors
+    # Now, as it raises errors that waiting for Kafka would not fix.
+    faust_credentials(connection)
     key = load_key(settings, connection)
     signing = settings.worker.signing_key_file
     signing_key = None if signing is None else read_signing_key(signing)
@@ -347,14 +370,15 @@ def run(
                 topics,
             )
             topics = factory.topics
-            # How many there are is in the state now, and may grow while this worker runs.
+            # The state says now how many owners there are; with growth the setting would be wrong.
             worker = replace(settings.worker, owner_partitions=None)
             settings = replace(settings, worker=worker)
             if not factory.topics.embedded:
                 await_coordinator(connection, name)
             status = _run_once(factory, operator)
+            # What it owned is large.
             del factory
-            gc.collect()  # what it owned is large
+            gc.collect()
             if status != KAFKA_AWAY:
                 return status
             time.sleep(RESTART_DELAY_S)
@@ -386,7 +410,7 @@ def _prepared(
 
     `before` are the topics of the run before; None: this is the first.
     """
-    # Only what a worker had while it ran may be missing for a moment.
+    # After a run, a topic may be missing for a moment: that is an error only if it stays so.
     confirm_s = 0.0 if before is None else CONFIRM_S
     while True:
         try:
@@ -406,11 +430,11 @@ def _prepared(
             if before is None:
                 _begin(factory, connection, key)
             elif not topics.embedded:
-                # That run may have ended before it saw this.
+                # Topics that were made again: the run before may have ended before it saw that.
                 for hole in holes(topics.plan, before.existing, topics.existing):
                     logger.warning("%s", hole)
         except (KafkaException, KafkaAway) as error:
-            # A broker that ends between two calls of the start.
+            # A broker may end between two calls: begin again.
             if not passes(error):
                 raise
             metrics.outage.begin(text_of(error))
@@ -440,7 +464,10 @@ def _topics(
     operator: OperatorPort,
     confirm_s: float,
 ) -> Topics:
-    """Return the topics, checked, waiting for Kafka; health is served meanwhile."""
+    """Return the topics, checked, waiting for Kafka; health is served meanwhile.
+
+    `confirm_s` is how long refused topics are looked at again before they are believed.
+    """
     nothing_yet = Handover({}, metrics=metrics)
 
     def waiting() -> None:
@@ -483,7 +510,7 @@ def _log_start(factory: Factory) -> None:
 
 
 def _log_sources(topics: Topics) -> None:
-    """Say which source partitions are which, unless they are those of the only topic."""
+    """Log the numbers of the events topics' partitions, unless they are as in the only topic."""
     origins = topics.origins
     if origins.plain and not origins.joined:
         return
@@ -516,9 +543,13 @@ def _prepare() -> None:
 
 
 def _run_once(factory: Factory, operator: OperatorPort) -> int:
-    """Run the worker until it ends or Kafka goes away, which leaves the same state as a kill."""
-    asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
-    # Faust replaces the handler, and restores the system's, not ours.
+    """Run the worker until it ends or Kafka goes away, which leaves the same state as a kill.
+
+    Return the exit status; KAFKA_AWAY asks for another run.
+    """
+    # An earlier run's loop is closed.
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    # Faust replaces the handler, and at its end puts back the system's, not ours.
     handler_before = signal.getsignal(signal.SIGTERM)
     connection = factory.connection
     metrics = factory.metrics
@@ -534,7 +565,8 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
 
     def in_loop(call: Callable[..., object], *args: object) -> None:
         """Call a function in the event loop; callable from any thread."""
-        with suppress(RuntimeError):  # the loop has already ended
+        # Unless the loop has ended.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(call, *args)
 
     give_up = partial(in_loop, app.handover.stop_for_outage)
@@ -558,7 +590,10 @@ def _running_topics(
     in_loop: Callable[..., None],
     restart: Callable[[], None],
 ) -> RunningTopics:
-    """Return what watches the topics of a run: their growth, and changes that end it."""
+    """Return what watches the topics of a run: their growth, and changes that end it.
+
+    `in_loop` calls a function in the event loop; `restart` begins the next run.
+    """
     settings = factory.settings
     topics = factory.topics
     if topics.embedded:

@@ -133,8 +133,8 @@ class Recommitted:
         snapshots: Sequence[Snapshot],
         sections: Sequence[Section],
     ) -> Iterator[Snapshot]:
-        settings = self._commitments.to_settings(histogram)
-        counted = self._commitments.to_contributions(histogram, tick, sections)
+        settings = self._commitments.commit_to_settings(histogram)
+        counted = self._commitments.commit_to_counted(histogram, tick, sections)
         self._made[histogram.name, histogram.life.generation, self._owner, tick] = (
             settings.hex(),
             counted.hex(),

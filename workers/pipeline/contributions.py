@@ -69,7 +69,8 @@ _USER_BYTES = 16
 class Section(msgspec.Struct, array_like=True, frozen=True):
     """All rows of one (lane, tick) in a message, as packed columns. Sensitive.
 
-    `counts` has 2^`width` bytes for each row; `rows_per_key` says how many rows each of `keys` has.
+    Rows are grouped by stream key: `rows_per_key` says how many each of `keys` has. `lengths` are
+    those of the labels; `counts` has 2^`width` bytes a row, `users` has digests or is empty.
     """
 
     lane: Lane
@@ -90,6 +91,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     def nbytes(self) -> int:
         """Approximate size in memory."""
         columns = (self.labels, self.lengths, self.counts, self.tags, self.users)
+        # 64 and 200 are Python's overhead.
         return sum(map(len, columns)) + 64 * len(self.keys) + 200
 
     @property
@@ -99,12 +101,13 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     def contributions(self, *, of_sums: bool = False) -> Contributions:
         """Return the unpacked columns; raise StateRefused if they are damaged.
 
-        `of_sums`: the numbers are those of a sum, in steps, not counts.
+        `of_sums`: the lane adds up numbers, so `counts` are sums in steps of the setting `sum`.
         """
         try:
             lengths = np.frombuffer(self.lengths, dtype=_LENGTH)
             packed = np.frombuffer(self.counts, dtype=np.uint8)
             n = len(lengths)
+            # n << width: the bytes of n counts.
             if not 0 <= self.width <= 3 or len(packed) != n << self.width:
                 raise ValueError(
                     f"counts: {len(packed)} bytes for {n} rows of width {self.width}"
@@ -113,10 +116,10 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
             counts = np.empty(n, dtype=np.int64)
             key_of_row = np.empty(n, dtype=np.int32)
             rows_of_key = np.array(self.rows_per_key, dtype=np.int64)
-            written = unpack_rows(
+            is_complete = unpack_rows(
                 lengths, packed, self.width, rows_of_key, ends, counts, key_of_row
             )
-            if not written or len(rows_of_key) != len(self.keys):
+            if not is_complete or len(rows_of_key) != len(self.keys):
                 raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
             labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
             words = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False)
@@ -143,8 +146,9 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one (lane, tick) for one owner, before they are packed into sections. Sensitive.
 
-    Rows of the same stream key follow each other: those of `names[i]` begin at `starts[i]`, (k +
-    1,). The other columns have one element a row.
+    Rows of the same stream key follow each other: those of `names[i]` are `starts[i]` to
+    `starts[i + 1]`, (k + 1,). The other columns have one element a row; `users` are digests, where
+    the lane names users.
     """
 
     lane: Lane
@@ -160,14 +164,15 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         return f"Rows(tick {self.tick}, {len(self.counts)} rows)"
 
     def parts(self) -> Iterator["Rows"]:
-        """Yield the rows of each part, if the lane spreads a key's items over several owners.
+        """Yield each part's rows, where the lane spreads a key's items over several owners.
 
-        All parts name all keys.
+        All parts name all keys: every owner of a part publishes the key. No such lane has users.
         """
         parts = parts_of(self.tags, self.lane.split)
         order = np.argsort(parts, kind="stable")
         ends = np.cumsum(np.bincount(parts, minlength=self.lane.split)).tolist()
         for start, stop in pairwise((0, *ends)):
+            # Ascending, so a key's rows still follow each other.
             rows = order[start:stop]
             yield structs.replace(
                 self,
@@ -178,65 +183,71 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
-        """Yield sections of at most `room` bytes (None: one), with bounds of their encoded size."""
-        k = len(self.names)
-        of_keys = [len(name.encode()) + _KEY_BYTES for name in self.names]
-        whole = _SECTION_BYTES + sum(of_keys) + len(self.labels.text)
-        row_bytes = _ROW_BYTES + _USER_BYTES * (self.users is not None)
-        whole += len(self.labels) * row_bytes
-        if room is None or whole <= room:
-            yield self._section(0, k, 0, len(self.counts)), whole
-            return
-        # Keys, each followed by its rows; a cut may fall between any two of them.
-        heads = self.starts[:-1] + np.arange(k)
-        of_row = np.ones(k + len(self.counts), dtype=np.bool_)
-        of_row[heads] = False
-        sizes = np.empty(len(of_row), dtype=np.int64)
-        sizes[heads] = of_keys
-        sizes[of_row] = self.labels.lengths + row_bytes
-        # A key on both sides of a cut is named twice.
-        named = LABEL_BYTES_MAX + _KEY_BYTES
-        ends = np.cumsum(sizes)
-        before: Longs = np.cumsum(of_row) - of_row
-        for start, stop in split_by_size(sizes, room - _SECTION_BYTES - named):
-            first_row = int(before[start])
-            last_row = int(before[stop - 1] + of_row[stop - 1])
-            first_key = int(np.searchsorted(heads, start, side="right")) - 1
-            last_key = int(np.searchsorted(heads, stop - 1, side="right"))
-            size = (
-                _SECTION_BYTES
-                + named
-                + int(ends[stop - 1] - (ends[start - 1] if start else 0))
-            )
-            yield self._section(first_key, last_key, first_row, last_row), size
+        """Yield the rows as sections, each with an upper bound of its encoded size in bytes.
 
-    def _section(self, first_key: int, last_key: int, first: int, last: int) -> Section:
-        """Pack rows `first` to `last`, of keys `first_key` to `last_key`; ends are exclusive."""
+        No bound is above `room`; None: there is one section.
+        """
+        k = len(self.names)
+        key_bytes = [len(name.encode()) + _KEY_BYTES for name in self.names]
+        row_bytes = _ROW_BYTES + _USER_BYTES * (self.users is not None)
+        size = _SECTION_BYTES + sum(key_bytes) + len(self.labels.text)
+        size += len(self.labels) * row_bytes
+        if room is None or size <= room:
+            yield self._section(0, k, 0, len(self.counts)), size
+            return
+        # Elements in order, key row row key row ...: a cut may fall between any two of them.
+        key_places = self.starts[:-1] + np.arange(k)
+        is_row = np.ones(k + len(self.counts), dtype=np.bool_)
+        is_row[key_places] = False
+        sizes = np.empty(len(is_row), dtype=np.int64)
+        sizes[key_places] = key_bytes
+        sizes[is_row] = self.labels.lengths + row_bytes
+        # A section that begins between the rows of a key names that key again.
+        head_bytes = _SECTION_BYTES + LABEL_BYTES_MAX + _KEY_BYTES
+        rows_before: Longs = np.cumsum(is_row) - is_row
+        for start, stop in split_by_size(sizes, room - head_bytes):
+            first_row = int(rows_before[start])
+            end_row = int(rows_before[stop - 1] + is_row[stop - 1])
+            first_key = int(np.searchsorted(key_places, start, side="right")) - 1
+            end_key = int(np.searchsorted(key_places, stop - 1, side="right"))
+            section = self._section(first_key, end_key, first_row, end_row)
+            yield section, head_bytes + int(sizes[start:stop].sum())
+
+    def _section(
+        self, first_key: int, end_key: int, first_row: int, end_row: int
+    ) -> Section:
+        """Pack some rows and their keys, which may have further rows; ends are exclusive."""
+        rows = slice(first_row, end_row)
         labels = self.labels
-        # The section may begin or end within the rows of a key.
-        starts = self.starts[first_key : last_key + 1]
-        if last - first < len(labels):
-            labels = labels.part(first, last)
-            starts = np.clip(starts, first, last)
-        width, counts = pack(self.counts[first:last])
+        starts = self.starts[first_key : end_key + 1]
+        if end_row - first_row < len(labels):
+            labels = labels.part(first_row, end_row)
+            starts = np.clip(starts, first_row, end_row)
+        width, counts = pack(self.counts[rows])
+        users = b""
+        if self.users is not None:
+            users = self.users[rows].astype("<u8", copy=False).tobytes()
         return Section(
-            self.lane,
-            self.tick,
-            self.names[first_key:last_key],
-            (starts[1:] - starts[:-1]).tolist(),
-            labels.lengths.astype(_LENGTH).tobytes(),
-            labels.text.tobytes(),
-            width,
-            counts,
-            self.tags[first:last].astype("<u8", copy=False).tobytes(),
-            b""
-            if self.users is None
-            else self.users[first:last].astype("<u8", copy=False).tobytes(),
+            lane=self.lane,
+            tick=self.tick,
+            keys=self.names[first_key:end_key],
+            rows_per_key=np.diff(starts).tolist(),
+            lengths=labels.lengths.astype(_LENGTH).tobytes(),
+            labels=labels.text.tobytes(),
+            width=width,
+            counts=counts,
+            tags=self.tags[rows].astype("<u8", copy=False).tobytes(),
+            users=users,
         )
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
-    """One message of the contributions topic; the fields are those in the module's table."""
+    """One message of the contributions topic.
+
+    `page` of `pages` counts the messages of one commit; `offset`, `watermark` and `first` say how
+    far its source is; `sources`, `users_from` and `owners` tell of growth; `key` is a fingerprint;
+    only an owner's message has `handed`. More in the module's table.
+    """
 
     version: int
     source: int
@@ -278,14 +289,16 @@ def messages(
 ) -> list[Message]:
     """Return a commit's messages to one owner: at least one, each at most `max_bytes` long.
 
-    `sequence` numbers the first, `offset` is where the source resumes after this commit,
-    `watermark` and `first` (the first event's time) are in ms since 1970.
+    `rows` are its sums; `sequence` numbers the first message, `offset` is where the source resumes
+    after this commit, `watermark` and `first` (the first event's time) are in ms since 1970; the
+    rest is as in `Message`.
     """
     room = None if max_bytes is None else max_bytes - _HEADER_BYTES
+    # The sections of each message, and the bytes that are free in the last one.
     pages: list[list[Section]] = [[]]
     left = room or 0
-    for of_tick in rows:
-        for section, size in of_tick.sections(room):
+    for rows_of_tick in rows:
+        for section, size in rows_of_tick.sections(room):
             if room is not None and size > left and pages[-1]:
                 pages.append([])
                 left = room
@@ -311,7 +324,7 @@ def messages(
     ]
 
 
-#: The source of messages from one owner to another.
+#: In place of a source partition's number: the message is from another owner.
 OWNER = -1
 
 

@@ -34,13 +34,15 @@ def lanes(settings: Settings) -> list[Lane]:
     )
 
 
-def sums(histograms: Iterable[Histogram | HistogramConfig]) -> dict[Lane, Lane]:
+def count_lane_of(
+    histograms: Iterable[Histogram | HistogramConfig],
+) -> dict[Lane, Lane]:
     """Return, for each lane that adds up numbers, the lane that counts the same items."""
     return {one.sum_lane: one.lane for one in histograms if one.sum_lane is not None}
 
 
 def names_by_lane(settings: Settings) -> dict[Lane, tuple[str, ...]]:
-    """Return the histograms that count the events of every lane."""
+    """Return the names of the histograms that count the events of every lane."""
     names: dict[Lane, tuple[str, ...]] = {}
     for config in settings.histograms:
         names[config.lane] = (*names.get(config.lane, ()), config.name)
@@ -52,11 +54,12 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
     served: dict[str, frozenset[str] | None] = {}
     for config in settings.histograms:
         for lane in config.lanes:
-            others = served.get(lane.view, frozenset())
-            if others is None or config.keys == "public":
+            # Those of the histograms before that share the view.
+            keys = served.get(lane.view, frozenset())
+            if keys is None or config.keys == "public":
                 served[lane.view] = None
             else:
-                served[lane.view] = others.union(config.keys)
+                served[lane.view] = keys.union(config.keys)
     return served
 
 
@@ -86,8 +89,9 @@ def source_reader_of(
     `placements` say from which event time on users are placed on how many partitions; `fmt` is the
     format of the values (None: JSON).
     """
+    # Where users are bounded, all events of one must lie in one partition. With `rekey` this worker
+    # sees to that itself, and the topics read here may hold a user's events anywhere.
     placement = None
-    # With `rekey`, origins hold any user's events, and the by-user topic is placed by this worker.
     if (
         any(lane.max_items_per_user for lane in lanes(settings))
         and not settings.privacy.rekey
@@ -103,7 +107,8 @@ def mechanisms(settings: Settings) -> list[Mechanism]:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     for mechanism in built:
-        # Build the tables once here, instead of in every partition's thread at its first tick.
+        # Builds the tables of noise once here, instead of in every partition's thread at its first
+        # tick: they depend on no key, so any does.
         mechanism.noise(NoiseKey(bytes(32)).stream(bytes(16)))
     return built
 
@@ -118,7 +123,11 @@ def histograms(
     owner: int,
     owners: int,
 ) -> list[Kind]:
-    """Return one owner partition's histograms; `stream` names internal topics and incarnations."""
+    """Return the histograms of owner partition `owner`, one of `owners`.
+
+    `kind` is the class to make, `built` has their mechanisms in the order of the settings, and
+    `stream` has the internal topics' names with the ids that the broker gave them.
+    """
     return [
         kind(
             config,
@@ -137,7 +146,8 @@ def histograms(
 def _counted_settings(settings: Settings, config: HistogramConfig) -> dict[str, object]:
     """Return the settings that decide what is counted, for the mechanism id.
 
-    One that has its default is left out, so that an id does not change when a setting is added.
+    One that has its default is left out, so that an id does not change when a new version adds a
+    setting.
     """
     events = settings.events
     view = view_of(settings.events, config)
@@ -162,6 +172,7 @@ def _counted_settings(settings: Settings, config: HistogramConfig) -> dict[str, 
         counted |= {"user": settings.user_field, "partitioner": events.partitioner}
         if settings.privacy.rekey:
             counted["rekey"] = True
+    # Else it is one of the mechanism's own parameters, which are in the id already.
     if config.max_items_per_user is not None:
         counted["max_items"] = config.max_items
     return counted

@@ -49,13 +49,14 @@ from workers.pipeline.snapshots import snapshots as snapshots_of
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import Change
 
-# A refusal names changed settings, not these derived values; likewise a delta nested in another.
+# Values of a description that follow from settings: a refusal names the settings instead.
 _SCALES = frozenset(
     ("mu_scale", "noise", "scale", "scales", "sigma_squared", "tau_scale")
 )
 _SIZES = frozenset(
     ("above", "column", "first", "intervals", "levels", "sums", "threshold")
 )
+# Counters that have the same settings as the first one.
 _FURTHER_COUNTERS = ("sum.counter.", "total_counter.")
 DERIVED = _SCALES | _SIZES | {"update"}
 # Setting names that differ from those in a description.
@@ -182,7 +183,8 @@ class Histogram:
         self.grid = config.grid
         self._charge_grid = config.charge_grid
         self._key = key
-        # This owner; how many there are in the next tick; (first tick, how many) of later growth.
+        # This owner's number; how many there are in the next tick; (tick from which on, how many)
+        # of growth to come.
         (self._owner, self._owners) = owner
         self._growing: list[tuple[int, int]] = []
         #: Whether it begins only with what another owner hands over.
@@ -216,7 +218,8 @@ class Histogram:
         self._since: list[int] = []
         self._index: dict[str, int] = {}
         self._public = config.keys == "public"
-        # Declared keys that are not served yet, with the tick from which they are to be.
+        # Declared keys that are not served yet, with the tick from which they are to be: 0, at
+        # once, or in an audit the tick from which they were.
         self._declared = dict.fromkeys(() if self._public else config.keys, 0)
         self._keep_own()
         self._stored_keys = 0
@@ -278,7 +281,7 @@ class Histogram:
         return epoch is not None and isinstance(reserved, int) and reserved >= epoch
 
     def part_of(self, name: str) -> int:
-        """Return the part, from 0, of a stream key's items that lies here.
+        """Return the part, from 0, of a stream key's items that lies here: `part_owner` reversed.
 
         A part from `split` on does not exist: then nothing of the key lies here.
         """
@@ -297,7 +300,7 @@ class Histogram:
 
     def grow(self, owners: int, at_ms: int) -> None:
         """Learn that there are `owners` owner partitions in ticks that end after `at_ms`."""
-        # A new owner publishes nothing before the growth that made it.
+        # A new owner publishes nothing before the growth that made it, which is so its beginning.
         if self._owner >= self._owners:
             self._owners = owners
             self._keep_own()
@@ -353,7 +356,10 @@ class Histogram:
     def _snapshots(
         self, tick: ReleasedTick, part_of: Callable[[str], int]
     ) -> Iterator[Snapshot]:
-        """Yield a released tick as messages; `part_of`: which part of a stream key is here."""
+        """Yield a released tick as messages; `part_of` returns which part of a stream key is here.
+
+        Apart from `snapshots`, for replay: there one process has all parts.
+        """
         ledger = self._state.ledger
         for name, value in snapshots_of(
             tick, ledger, self._keys, self._labels, part_of=part_of
@@ -376,11 +382,12 @@ class Histogram:
             self._hand_over(tick, self._growing.pop(0)[1])
         if epoch != self._epoch:
             self._open(epoch, keys_before)
-        # Declared keys are served from the start, with or without events.
+        # The mechanism publishes all keys that it has when it steps: declared ones from the start,
+        # with or without events, public ones from their first event.
         for name in [name for name, since in self._declared.items() if since <= tick]:
             del self._declared[name]
             self._add_key(name, tick)
-        # Each message with the number of each of its stream keys, -1 for one that is not served.
+        # Contributions with the number of each of their stream keys, -1 for one that is not served.
         indexed: list[tuple[Contributions, Codes]] = []
         for part in parts:
             for name in part.keys if self._public else ():
@@ -394,6 +401,7 @@ class Histogram:
         if self._state.ledger is not ledger:
             self._begin_rows_anew()
         self.life.next = tick + 1
+        # By series: without epochs a release for every window, else one.
         releases: Sequence[Release | Items | Answers]
         begins: Sequence[int | None] = (None,)
         if isinstance(release, WindowReleases):
@@ -462,6 +470,7 @@ class Histogram:
                 (name.encode(), value)
                 for name, value in ledger_blocks.changes(self._state.ledger)
             ]
+            # None: the mechanism needs this value no more.
             for name, value in self._state.changed():
                 if value is None:
                     blocks += ledger_blocks.deleted_pages(name, self._blocks)
@@ -492,7 +501,7 @@ class Histogram:
         if life.next is None:
             return
         if life.first != life.next:
-            # Growth that took effect before: its keys were handed over then.
+            # Growth that took effect in published ticks: its keys were handed over then.
             while self._growing and self._growing[0][0] < life.next:
                 self._owners = self._growing.pop(0)[1]
                 self._keep_own()
@@ -532,6 +541,7 @@ class Histogram:
         self._bind(epoch)
         self._blocks = names
         self._state.ledger = loading.ledger(len(self._keys))
+        # Not stored: they follow from the noise key.
         tags = [self._key.tags(name, [KEY_LABEL]) for name in self._keys]
         self._state.key_tags = np.concatenate((self._state.key_tags, *tags))
         for name, value in ledger_blocks.joined_pages(further):
@@ -571,10 +581,11 @@ class Histogram:
     ) -> Iterator[str]:
         """Yield the settings that differ from those stored, as "name = old became new".
 
-        `changed` has (stored, current) values of the description. Values that only follow from
-        other settings are left out, unless nothing else differs.
+        `changed` has the (stored, current) values of a description that differ, by name. Those that
+        only follow from other settings are left out, unless nothing else differs.
         """
         differing = dict(changed)
+        # The settings have epsilon, from which the description's rho follows.
         if self.config.rho is None:
             differing.pop("rho", None)
             if life.epsilon != self.life.epsilon:
@@ -637,7 +648,11 @@ class Histogram:
         self._labels = LabelCache()
 
     def _bind(self, epoch: int) -> None:
-        """Set what depends on the epoch: its noise, and the ids that snapshots state."""
+        """Set what depends on the epoch: its noise, and what snapshots state of epochs.
+
+        That is an id for each series; and of the epoch before how many ticks it published and,
+        where readers may subtract its counts, its id.
+        """
         self._noise = self._noise_of(epoch)
         of_epoch = self.life.description, self._first, epoch
         self.ids = [series_id(*of_epoch, one.window_ms) for one in self.config.series]
@@ -651,6 +666,7 @@ class Histogram:
         horizon = self.grid.horizon
         if horizon is None:
             return 0
+        # All from `_first` on to its last tick, which is epoch * horizon; 0 if that came before.
         return max(0, min(epoch * horizon - self._first + 1, horizon))
 
     @property
@@ -677,7 +693,8 @@ class Histogram:
         owners_before = self._owners
         served = self.served()
         blocks = dict(self._key_blocks(0))
-        # By new owner whose keys come from this one; also one that gets none learns of it.
+        # By new owner: all whose keys come from this one, as the hash of a key is taken modulo the
+        # owners, now a multiple of those before. Also one that gets none learns of it.
         moved: dict[int, list[tuple[str, int]]] = {
             owner: []
             for owner in range(self._owner + owners_before, owners, owners_before)
@@ -693,6 +710,7 @@ class Histogram:
             else:
                 moved[owner].append((name, since))
         self._owners = owners
+        # Those that stay are stored anew: they have other numbers.
         self._stored_keys = 0
         self._keep_own()
         self._deletions += sorted(blocks.keys() - dict(self._key_blocks(0)).keys())
@@ -703,12 +721,12 @@ class Histogram:
         ]
 
     def _key_blocks(self, stored: int) -> Iterator[tuple[bytes, bytes]]:
-        """Return the blocks to store for stream keys beyond the first `stored`."""
+        """Yield the blocks to store for stream keys beyond the first `stored`, as (name, value)."""
         for name, value in ledger_blocks.key_changes(self._keys, self._since, stored):
             yield (self.prefix + name).encode(), value
 
     def _append_key(self, name: str, since: int) -> None:
-        """Number a stream key that is served since a global tick."""
+        """Give the next number to a stream key that is served since a global tick."""
         self._index[name] = len(self._keys)
         self._keys.append(name)
         self._since.append(since)
@@ -726,6 +744,7 @@ class Histogram:
         state = self._state
         name = self._keys[i]
         labels = self.mechanism.domain()
+        # The noise of what is published of the whole key.
         state.key_tags = np.concatenate(
             (state.key_tags, self._key.tags(name, [KEY_LABEL]))
         )

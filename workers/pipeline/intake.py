@@ -50,7 +50,7 @@ class Intake(Watermark):
         key: NoiseKey,
         stored: UserPairStore | None = None,
         *,
-        sums: Mapping[Lane, Lane] = _NO_SUMS,
+        count_lane_of: Mapping[Lane, Lane] = _NO_SUMS,
         max_behind_ms: int | None = None,
         moves: Sequence[int] = (),
         by_clock: bool = False,
@@ -58,21 +58,25 @@ class Intake(Watermark):
         """`stored` holds committed user pairs; without it, they are kept in memory.
 
         A user pair is a user's stream key and label, which counts against the user's bounds once an
-        epoch. `sums` maps every lane of sums to its lane of counts, which stands before it in
-        `lanes`: a number is added as often as its item counts. `moves`, `by_clock`: as in
-        `Watermark`.
+        epoch. `count_lane_of` maps every lane of sums to its lane of counts, which comes before it
+        in `lanes`: a number is added as often as its item counts. `max_behind_ms`, `moves`,
+        `by_clock`: as in `Watermark`.
         """
         super().__init__(lanes, grace_ms, max_behind_ms, moves, by_clock=by_clock)
-        self._sums = sums
+        self._count_lane_of = count_lane_of
         self._key = key
         self._builder = ContributionBuilder(key.tag_state)
+        # Digests of stream key and label, by which users' pairs are known.
         self._pairs = ViewDigests(pair_state)
-        self._users = Users([lane for lane in lanes if lane not in sums], stored)
+        self._users = Users(
+            [lane for lane in lanes if lane not in count_lane_of], stored
+        )
         # First time (ms) at which an event counted; owners take the first tick from it.
         self.first: int | None = None
         self._tallies = Tallies()
         self._sketches = Sketches()
         self._stored = stored
+        # Numbers of events, for the metrics.
         self._counted: Counter[Lane] = Counter()
         self._late: Counter[Lane] = Counter()
 
@@ -100,9 +104,10 @@ class Intake(Watermark):
     ) -> Longs:
         """Count a batch in order; return indices of events too far behind to count, (k,).
 
-        `read_ms` is as in `advance_by`. `came_late` (n,), only for re-keyed events: for an
-        event late at its origin the origin's watermark, for others any smaller time than their own.
-        Such events never move this watermark.
+        `read_ms` is the wall clock of the read, which limits the watermark; None in replay.
+        `came_late` (n,), only for re-keyed events: for an event late at its origin the origin's
+        watermark, for others any smaller time than their own. Re-keyed events never move this
+        watermark.
         """
         if not len(events):
             return np.empty(0, dtype=np.int64)
@@ -119,7 +124,7 @@ class Intake(Watermark):
         self._note_first(effective, watermark_before, read_ms, rekeyed=is_rekeyed)
         # By grid, which most lanes share: each event's tick, the ticks' events, and late events.
         grids: dict[tuple[int, int], tuple[Longs, list[Run], Longs]] = {}
-        # By lane of counts: how often each label counts, for its lane of sums.
+        # By lane: how often each label counts, for the lane of sums that comes later.
         bounded: dict[Lane, Longs] = {}
         for lane in self._lanes:
             grid = lane.start_ms, lane.tick_ms
@@ -135,14 +140,17 @@ class Intake(Watermark):
                 else:
                     users = events.users
                     self._tallies.add(columns, lane, tick, rows, amounts, users)
-            if lane not in self._sums:
+            if lane not in self._count_lane_of:
                 self._note_counted(lane, columns, ticks, late)
         return behind
 
     def _effective_times(
         self, times: Longs, read_ms: int | None, came_late: Longs | None
     ) -> Longs:
-        """Return the time (n,) at which each event counts: its own, or a later watermark."""
+        """Return the time (n,) at which each event counts: its own, or a later watermark.
+
+        Events move the watermark, except re-keyed ones, which bring that of their origin along.
+        """
         if came_late is None:
             return self.advance_by(times, read_ms)
         effective: Longs = np.maximum(times, came_late)
@@ -158,10 +166,10 @@ class Intake(Watermark):
         *,
         rekeyed: bool,
     ) -> None:
-        """Note the first time at which an event counts, at most that of the read.
+        """Set `first` to the first time at which an event counts, at most that of the read.
 
         `watermark_before` is that before the batch. Origins of re-keyed events have watermarks of
-        their own, so a later batch may hold an earlier event.
+        their own, so a later batch may hold an earlier event; else the first event decides.
         """
         latest = NO_LIMIT if read_ms is None else read_ms
         if rekeyed:
@@ -178,21 +186,23 @@ class Intake(Watermark):
     ) -> Longs:
         """Return what each of the m labels adds in a lane, (m,), or (0,) if each adds 1.
 
-        Written to `bounded` too, by lane, where it is needed again: a lane of sums, which comes
-        after its lane of counts, multiplies what that counts by the events' numbers.
+        With bounds on users they are applied here; those on an event are applied by the tallies.
+        `bounded` passes what a lane counts on to its lane of sums, which comes later and multiplies
+        it by the events' numbers.
         """
         columns = events.views[lane.view]
-        counts_lane = self._sums.get(lane)
-        if counts_lane is not None:
-            counts = events.views[counts_lane.view]
-            return _multiplied(columns, counts, bounded[counts_lane])
+        count_lane = self._count_lane_of.get(lane)
+        if count_lane is not None:
+            counts = events.views[count_lane.view]
+            return _multiplied(columns, counts, bounded[count_lane])
         if lane.max_items_per_user is not None:
-            # Tick 0: an event that the view leaves out uses up nothing of its user's bound.
+            # As if before tick 1: an event that the view leaves out uses up nothing of its user's
+            # bound.
             if columns.included is not None:
                 ticks = np.where(columns.included, ticks, 0)
             bounded[lane] = self._bound_users(lane, ticks, columns, events.users)
             return bounded[lane]
-        if lane in self._sums.values():
+        if lane in self._count_lane_of.values():
             bounded[lane] = _bounded(lane, columns)
         return columns.amounts
 
@@ -234,11 +244,12 @@ class Intake(Watermark):
         labels = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, labels)
         digests = self._pairs.of(lane.view, events.key_names, events.label_names)
+        # A pair's digest has 8 bytes: the first word.
         pairs = np.ascontiguousarray(digests.of(pairs_of(keys, events.labels))[:, 0])
         batch = Batch(
             users=users,
-            first=events.ends - labels,
-            number=labels,
+            first_row=events.ends - labels,
+            row_count=labels,
             pairs=pairs,
             amounts=_bounded(lane, events),
         )
@@ -251,6 +262,7 @@ class Intake(Watermark):
 
     @property
     def rows(self) -> int:
+        """How many rows the tallies have, a measure of the work of the next commit."""
         return self._tallies.rows
 
     @property
@@ -281,13 +293,18 @@ class Intake(Watermark):
         ending: bool = False,
         max_bytes: int | None = VALUE_BYTES,
     ) -> list[tuple[int, Message]]:
-        """Return a commit's (owner partition, message) pairs; reset tallies, advance `sequences`.
+        """Return a commit's (owner partition, message) pairs, and forget what they carry.
 
-        If a tick has closed, or partitions are `joining`, every owner gets a message, which carries
-        the watermark, how many `sources` there are, `users_from` when users are placed on the last
-        of them, and how the `owners` have grown; else only owners with contributions do. Sketches
-        are sent once their tick has closed, or if the input is `ending`.
-        `sequences` are by owner; without `owners`, their number has never changed.
+        If a tick has closed, or partitions are `joining`, every owner gets a message, else only
+        owners with contributions do. Sketches are sent once their tick has closed, or if the input
+        is `ending`.
+
+        Args:
+            source: this source partition's number.
+            sequences: by owner, the number of its next message; advanced.
+            offset: where reading resumes after this commit.
+            sources, users_from, owners: as in `Message`; without `owners`, their number has never
+                changed.
         """
         owners = Owners(len(sequences)) if owners is None else owners
         closes = self.has_closed_tick()
@@ -321,6 +338,7 @@ class Intake(Watermark):
 
 def _bounded(lane: Lane, events: EventColumns) -> Longs:
     """Return how often every label of an event counts (m,), by the bounds on an event alone."""
+    # A max_count of 0 is for unique users: a label counts for its user, once.
     bounded = np.empty(len(events.labels), dtype=np.int64)
     ends = readonly_contiguous(events.ends)
     amounts = readonly_contiguous(events.amounts)

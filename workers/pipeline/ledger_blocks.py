@@ -29,7 +29,8 @@ Stream keys are stored as JSON with the tick from which each is served, below 6,
     keys/<block>.<part>   the keys that follow the part before (1, 2, ...)
 
 A ledger is a table of exact counts with a row per item (`mechanisms.ledger`); a tag is the keyed
-hash of stream key and label. Changes are pairs (name, value), in the order to write them.
+hash of stream key and label. Changes are pairs (name, value), in the order to write them; a
+block's kind is the first letter of its name, its width code w means numbers of 2^w bytes.
 """
 
 import struct
@@ -68,7 +69,8 @@ def split_pages(
 ) -> list[tuple[bytes, bytes | None]]:
     """Split a value into (name, value) pairs, to be written in this order.
 
-    The name must have no dot. The value must be a JSON object, or begin with a version byte.
+    A value that has room for one message is returned as it is. The name must have no dot. The value
+    must be a JSON object, or begin with a version byte: so none looks like {"pages": n}.
     """
     if len(value) <= max_bytes:
         return [(name, value)]
@@ -98,13 +100,17 @@ def decode_stored(decoder: msgspec.json.Decoder[T], value: bytes, what: str) -> 
 
 
 def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
-    """Return a value that `split_pages` split, or None; StateRefused if a page is missing."""
+    """Return a value from the pairs of `split_pages`, which `get` returns by name.
+
+    None if it is not stored; StateRefused if a page is missing.
+    """
     head = get(name)
     # Not paged: the value itself.
     if head is None or not head.startswith(_PAGED):
         return head
     number = head[len(_PAGED) : -1]
     pages = list[bytes]()
+    # A damaged number must not make this read billions of pages.
     if not number.isdigit() or len(number) > 9:
         raise StateRefused(
             f"stored state: the number of pages of {name.decode()} is missing"
@@ -138,7 +144,10 @@ PREFIX = "keys/"
 def key_changes(
     keys: Sequence[str], since: Sequence[int], stored: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the parts that hold keys beyond the first `stored`, as (name, value)."""
+    """Yield the parts to write, as (name, value): those with keys beyond the first `stored`.
+
+    `keys` are all stream keys in the order met, `since` the tick from which each is served.
+    """
     if stored >= len(keys):
         return
     for block in range(stored // KEYS_TO_A_BLOCK, -(-len(keys) // KEYS_TO_A_BLOCK)):
@@ -148,6 +157,7 @@ def key_changes(
             msgspec.json.encode(pair)
             for pair in zip(keys[rows], since[rows], strict=True)
         ]
+        # A comma or bracket for each pair, and one bracket more.
         cuts = split_by_size([len(pair) + 1 for pair in pairs], VALUE_BYTES - 1)
         for part, (start, stop) in enumerate(cuts):
             if first + stop > stored:
@@ -169,8 +179,9 @@ def _part(kind: str, block: int, part: int) -> str:
 
 _BLOCK_BITS = 10
 BLOCK_ROWS = 1 << _BLOCK_BITS
-# First letters of the blocks' names.
-KINDS = "LCMSER"
+# First letters of the blocks' names: labels, then the columns of numbers.
+LABELS = "L"
+KINDS = LABELS + "CMSER"
 # Number blocks packed by one call, in about 2 MiB, which fits in a core's cache.
 BLOCKS_AT_ONCE = 256
 VERSION = 1
@@ -180,24 +191,26 @@ _HEAD = struct.Struct("<BBH")
 _ROW_BYTES = 16 + 4 + 2
 
 
-def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
-    """Yield the blocks that changed since `columns.clean()`, as (name, value)."""
-    if columns.n > columns.clean_rows:
+def changes(ledger: Ledger) -> Iterator[tuple[str, bytes]]:
+    """Yield the blocks that changed since `ledger.clean()`, as (name, value)."""
+    if ledger.n > ledger.clean_rows:
         for block in range(
-            columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1
+            ledger.clean_rows // BLOCK_ROWS, (ledger.n - 1) // BLOCK_ROWS + 1
         ):
-            yield from _encode_labels(columns, block)
+            yield from _encode_labels(ledger, block)
+    # Kind, rows that changed, and column. A column that is not in use must not be asked for: that
+    # would make it.
     numbers: list[tuple[str, list[Longs], Longs | Codes]] = []
-    numbers.append(("C", columns.touched, columns.counts))
-    if columns.summed:
-        numbers.append(("M", columns.summed, columns.sums))
-    numbers.append(("S", columns.newly_shown, columns.shown))
-    if columns.dated:
-        numbers.append(("E", columns.dated, columns.last))
-    if columns.departed:
-        numbers.append(("R", columns.departed, columns.left))
+    numbers.append(("C", ledger.touched, ledger.counts))
+    if ledger.summed:
+        numbers.append(("M", ledger.summed, ledger.sums))
+    numbers.append(("S", ledger.newly_shown, ledger.shown))
+    if ledger.dated:
+        numbers.append(("E", ledger.dated, ledger.last))
+    if ledger.departed:
+        numbers.append(("R", ledger.departed, ledger.left))
     for kind, rows, column in numbers:
-        yield from _encode_numbers(kind, _blocks_of(rows, columns.n), column)
+        yield from _encode_numbers(kind, _blocks_of(rows, ledger.n), column)
 
 
 def load(blocks: Iterable[tuple[str, bytes]], keys: int) -> Ledger:
@@ -215,120 +228,152 @@ class Loading:
     """
 
     def __init__(self) -> None:
-        self._columns = Ledger()
+        self._ledger = Ledger()
         # By kind and block, for `ledger` to read once all rows are known.
         self._numbers: dict[str, dict[int, bytes]] = {kind: {} for kind in KINDS[1:]}
-        # Block and part of the labels that come next.
-        self._expected = (0, 0)
+        # Block and part of the labels that must come next.
+        self._next_labels = (0, 0)
 
     def __repr__(self) -> str:
-        return f"Loading({self._columns!r})"
+        return f"Loading({self._ledger!r})"
 
     def take(self, name: str, value: bytes) -> None:
-        """Take one block, in name order within each kind."""
+        """Take one block by its name (see the module), in name order within each kind."""
         number, _, part = name[1:].partition(".")
         block = int(number, 16)
-        if name[0] != "L":
+        if name[0] != LABELS:
             self._numbers[name[0]][block] = value
             return
         labels_part = int(part or "0", 16)
-        columns = self._columns
-        if (block, labels_part) != self._expected:
+        ledger = self._ledger
+        if (block, labels_part) != self._next_labels:
             raise StateRefused(
-                f"stored ledger: block {block}, part {labels_part} of labels follows {columns.n} rows; "
+                f"stored ledger: block {block}, part {labels_part} of labels follows {ledger.n} rows; "
                 "a block before it is missing"
             )
-        if not labels_part and columns.n != block * BLOCK_ROWS:
+        if not labels_part and ledger.n != block * BLOCK_ROWS:
             raise StateRefused(
-                f"stored ledger: block {block - 1} of labels ends at row {columns.n}; a part of it is missing"
+                f"stored ledger: block {block - 1} of labels ends at row {ledger.n}; a part of it is missing"
             )
-        followed = _decode_labels(columns, value)
-        self._expected = (block, labels_part + 1) if followed else (block + 1, 0)
+        followed = _decode_labels(ledger, value)
+        self._next_labels = (block, labels_part + 1) if followed else (block + 1, 0)
 
     def ledger(self, keys: int) -> Ledger:
-        """Return the ledger; refuse rows outside the `keys` stream keys.
+        """Return the ledger of all blocks taken; refuse rows outside the `keys` stream keys.
 
         Kernels index by the key of a row without checking it.
         """
-        columns = self._columns
-        (block, place) = self._expected
-        if place:
+        ledger = self._ledger
+        (block, part) = self._next_labels
+        if part:
             raise StateRefused(
-                f"stored ledger: part {place} of block {block} of labels is missing"
+                f"stored ledger: part {part} of block {block} of labels is missing"
             )
-        if ((columns.keys < 0) | (columns.keys >= keys)).any():
+        if ((ledger.keys < 0) | (ledger.keys >= keys)).any():
             raise StateRefused(
                 f"stored ledger: a row's stream key is none of {keys}; a block of them is missing"
             )
-        _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
-        _fill(columns.n, self._numbers["M"], lambda _: columns.sums)
-        _fill(columns.n, self._numbers["S"], columns.shown_for)
-        _fill(columns.n, self._numbers["E"], lambda _: columns.last)
-        _fill(columns.n, self._numbers["R"], lambda _: columns.left)
-        columns.clean()
-        return columns
+        # Sums, `last` and `left` are asked for only if stored: asking makes the column.
+        for rows, numbers in self._read("C"):
+            ledger.counts[rows] = numbers
+        for rows, numbers in self._read("M"):
+            ledger.sums[rows] = numbers
+        for rows, numbers in self._read("S"):
+            # Made wide enough for the latest of these ticks.
+            ledger.shown_for(int(numbers.max(initial=0)))[rows] = numbers
+        for rows, numbers in self._read("E"):
+            ledger.last[rows] = numbers
+        for rows, numbers in self._read("R"):
+            ledger.left[rows] = numbers
+        ledger.clean()
+        return ledger
+
+    def _read(self, kind: str) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """Yield the rows and the numbers of every block of one kind."""
+        for block, value in self._numbers[kind].items():
+            width, n = _head(value)
+            start = block * BLOCK_ROWS
+            if start + n > self._ledger.n:
+                raise StateRefused(
+                    f"stored ledger: block {block} has more rows than labels; the label block is missing"
+                )
+            if width > 3 or len(value) != _HEAD.size + (n << width):
+                raise StateRefused(
+                    f"stored ledger: block {block} of {n} numbers is cut short or too long"
+                )
+            numbers = unpack(width, value, count=n, offset=_HEAD.size)
+            yield slice(start, start + n), numbers
 
 
 def _blocks_of(rows: list[Longs], n: int) -> Longs:
-    """Return the blocks, ascending, that hold any of these rows of a ledger with `n` rows."""
+    """Return the numbers of the blocks, ascending, that hold any of some rows.
+
+    `rows` are arrays of row numbers, repeated ones included, of a ledger with `n` rows.
+    """
     rows = [some for some in rows if len(some)]
-    blocks = np.zeros(-(-n // BLOCK_ROWS), dtype=np.bool_)
-    # Most ledgers are small.
-    if len(blocks) == 1:
-        blocks[:] = bool(rows)
+    is_marked = np.zeros(-(-n // BLOCK_ROWS), dtype=np.bool_)
+    # Most ledgers are small: every row lies in the only block.
+    if len(is_marked) == 1:
+        is_marked[:] = bool(rows)
     else:
         for some in rows:
-            mark_blocks(readonly_contiguous(some), _BLOCK_BITS, blocks)
-    return np.flatnonzero(blocks)
+            mark_blocks(readonly_contiguous(some), _BLOCK_BITS, is_marked)
+    return np.flatnonzero(is_marked)
 
 
-def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the parts of a block of labels that have new rows."""
-    # Parts that new rows follow are written too: they record it.
+def _encode_labels(ledger: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the parts of a block of labels that are not stored as they are now.
+
+    Those have new rows, or are the first time followed by another part, which they record.
+    """
     first = block * BLOCK_ROWS
-    end = min(columns.n, (block + 1) * BLOCK_ROWS)
-    labels = columns.label_column(first, end)
+    end = min(ledger.n, (block + 1) * BLOCK_ROWS)
+    labels = ledger.label_column(first, end)
     lengths = labels.lengths
     room = VALUE_BYTES - _HEAD.size
-    whole = len(labels.text) + (end - first) * _ROW_BYTES <= room
-    parts = [(0, end - first)] if whole else split_by_size(lengths + _ROW_BYTES, room)
+    fits = len(labels.text) + (end - first) * _ROW_BYTES <= room
+    # Rows of the block, counted from its first one.
+    parts = [(0, end - first)] if fits else split_by_size(lengths + _ROW_BYTES, room)
     for part, (start, stop) in enumerate(parts):
         followed = part + 1 < len(parts)
-        if first + stop + followed <= columns.clean_rows:
+        # A part that ended with the last stored row could not be followed yet.
+        if first + stop + followed <= ledger.clean_rows:
             continue
         rows = slice(first + start, first + stop)
-        tags = columns.tags[rows].astype("<u8", copy=False)
-        keys = columns.keys[rows].astype("<i4", copy=False)
-        text = (labels if whole else labels.part(start, stop)).text
-        columns_of = tags, keys, lengths[start:stop].astype("<u2"), text
+        tags = ledger.tags[rows].astype("<u8", copy=False)
+        keys = ledger.keys[rows].astype("<i4", copy=False)
+        text = (labels if fits else labels.part(start, stop)).text
+        columns = tags, keys, lengths[start:stop].astype("<u2"), text
         head = _HEAD.pack(VERSION, followed, stop - start)
         yield (
-            _part("L", block, part),
-            head + b"".join(column.tobytes() for column in columns_of),
+            _part(LABELS, block, part),
+            head + b"".join(column.tobytes() for column in columns),
         )
 
 
-def _decode_labels(columns: Ledger, value: bytes) -> bool:
-    """Append the rows of a part; return whether another part of the block follows."""
+def _decode_labels(ledger: Ledger, value: bytes) -> bool:
+    """Append the rows of a part to a ledger; return whether another part of the block follows.
+
+    After the head: tags of 16 bytes a row, stream key indices of 4, lengths of 2, and the text.
+    """
     followed, n = _head(value)
-    columns_start = _HEAD.size
+    keys_start = _HEAD.size + 16 * n
+    lengths_start = keys_start + 4 * n
+    text_start = lengths_start + 2 * n
     # Too short a value gets zeros here, and is refused by its length.
     lengths = np.frombuffer(
-        value[columns_start + 20 * n : columns_start + 22 * n].ljust(2 * n, b"\0"),
-        dtype="<u2",
+        value[lengths_start:text_start].ljust(2 * n, b"\0"), dtype="<u2"
     )
-    if len(value) != columns_start + 22 * n + int(lengths.sum(dtype=np.int64)):
+    if len(value) != text_start + int(lengths.sum(dtype=np.int64)):
         raise StateRefused(
             f"stored ledger: a block of {n} labels is cut short or too long"
         )
-    tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=columns_start).reshape(
-        n, 2
-    )
-    keys = np.frombuffer(value, dtype="<u4", count=n, offset=columns_start + 16 * n)
-    columns.append(
-        tags,
+    tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=_HEAD.size)
+    keys = np.frombuffer(value, dtype="<u4", count=n, offset=keys_start)
+    ledger.append(
+        tags.reshape(n, 2),
         keys.astype(np.int32),
-        Texts.from_lengths(value[columns_start + 22 * n :], lengths),
+        Texts.from_lengths(value[text_start:], lengths),
     )
     return bool(followed)
 
@@ -336,9 +381,9 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
 def _encode_numbers(
     kind: str, blocks: Longs, column: Longs | Codes
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield blocks of a column's numbers, packed by one kernel call for many blocks.
+    """Yield `blocks` (by number) of a column of numbers, as (name, value).
 
-    `kind` is the first letter of their names.
+    One kernel call packs many blocks. `kind` is the first letter of their names.
     """
     for first in range(0, len(blocks), BLOCKS_AT_ONCE):
         some = blocks[first : first + BLOCKS_AT_ONCE]
@@ -349,34 +394,15 @@ def _encode_numbers(
         whole = packed[: stops[-1]].tobytes()
         start = 0
         for block, stop in zip(some.tolist(), stops, strict=True):
-            yield f"{kind}{block:08x}", whole[start:stop]
+            yield _part(kind, block, 0), whole[start:stop]
             start = stop
 
 
-def _fill(
-    rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]
-) -> None:
-    """Write the numbers of blocks into a column with `rows` rows.
-
-    `column` returns it, made wide enough for the number that it is given.
-    """
-    for block, value in blocks.items():
-        width, n = _head(value)
-        start = block * BLOCK_ROWS
-        if start + n > rows:
-            raise StateRefused(
-                f"stored ledger: block {block} has more rows than labels; the label block is missing"
-            )
-        if width > 3 or len(value) != _HEAD.size + (n << width):
-            raise StateRefused(
-                f"stored ledger: block {block} of {n} numbers is cut short or too long"
-            )
-        numbers = unpack(width, value, count=n, offset=_HEAD.size)
-        column(int(numbers.max(initial=0)))[start : start + n] = numbers
-
-
 def _head(value: bytes) -> tuple[int, int]:
-    """Return (width code or whether another part follows, rows) from a block's head."""
+    """Return the two fields of a block's head after its version, which is checked.
+
+    The first is the width code, or of labels whether another part follows; the second the rows.
+    """
     if len(value) < _HEAD.size:
         raise StateRefused(f"stored ledger: a block of {len(value)} bytes is cut short")
     version, width, n = _HEAD.unpack_from(value)

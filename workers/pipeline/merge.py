@@ -9,7 +9,8 @@ A source partition is one of the events topics; an owner partition is one of the
 topic, with a share of the stream keys. When there are more owners, keys are "handed over" to new
 ones (`growth.owners`). A lane is a tick grid with bounds: histograms with equal ones share a lane's
 contributions, in sections of one (lane, tick); lanes "of sums" add up numbers beside counts. A
-"life" is the stored record of one generation, one set of settings, of a histogram.
+"life" is the stored record of one generation, one set of settings, of a histogram. Offsets and
+positions are those of messages in the contributions topic.
 """
 
 import logging
@@ -42,12 +43,13 @@ VERSION = 1
 # Per transaction in a backlog.
 TICKS_MAX = 500
 BYTES_MAX = 8 << 20
+# Ticks of one lane before it is another lane's turn.
 TICKS_IN_A_ROW = 32
 #: A shorter run of ticks without events is not worth a line in the log.
 EMPTY_TICKS_TOLD = 10_000
 
 
-# Stored pairs by key prefix, in key order.
+# Returns the stored pairs under a key prefix, in key order.
 Pairs = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
 
 
@@ -139,6 +141,7 @@ class Merge:
         self.histograms = histograms
         self.key = key
         self.owners = owners
+        # The histograms by lane, and those with sums by their lane of sums, too.
         self._lanes: dict[Lane, list[Histogram]] = {}
         self._of_sums: dict[Lane, list[Histogram]] = {}
         for histogram in histograms:
@@ -148,7 +151,10 @@ class Merge:
         self.watermarks: list[int | None] = [None] * sources
         self._firsts: list[int | None] = [None] * sources
         self._sequences = [0] * sources
-        self._position = self._read_to = 0
+        # The first position never taken before, and how far this process has read: after a restart
+        # that is less, as messages of sections that wait are read again.
+        self._position = 0
+        self._read_to = 0
         self._moves: list[tuple[int, int]] = []
         self.grown: Grown = ()
         self._handed = HandOvers()
@@ -186,8 +192,11 @@ class Merge:
         if offset >= self._position:
             self._follow(message, offset)
         for part in message.sections:
-            users = self._lanes.get(part.lane) or self._of_sums.get(part.lane)
-            if users and any(h.next is None or h.next <= part.tick for h in users):
+            histograms = self._lanes.get(part.lane) or self._of_sums.get(part.lane)
+            # Unless all that it is for was published before the restart.
+            if histograms and any(
+                h.next is None or h.next <= part.tick for h in histograms
+            ):
                 self.waiting.add(offset, part)
 
     def _take_handed(self, message: Message, offset: int) -> None:
@@ -206,10 +215,11 @@ class Merge:
 
         Source 0 tells of further owners; other sources may not know of the newest yet.
         """
-        known = Owners(self.owners) if message.owners is None else message.owners
-        if message.source == 0 and len(known.grown) > len(self.grown):
-            self._grow(known.grown, offset)
-        if known != Owners(self.owners, self.grown[: len(known.grown)]):
+        owners = Owners(self.owners) if message.owners is None else message.owners
+        if message.source == 0 and len(owners.grown) > len(self.grown):
+            self._grow(owners.grown, offset)
+        # What the sender knows must be the beginning of what is known here.
+        if owners != Owners(self.owners, self.grown[: len(owners.grown)]):
             raise StateRefused(
                 f"contributions offset {offset}: source partition {message.source} knows other numbers of owner partitions"
             )
@@ -221,7 +231,10 @@ class Merge:
         self._sequences += [0] * joined
 
     def _grow(self, grown: Grown, offset: int) -> None:
-        """Learn from a message that there will be more owner partitions."""
+        """Learn from a message that there will be more owner partitions.
+
+        Raise StateRefused if they are to hold for ticks that were counted without them.
+        """
         for number, at_ms in grown[len(self.grown) :]:
             closed = any(mark is not None and mark > at_ms for mark in self.watermarks)
             if closed or self.waiting.any_after(at_ms):
@@ -245,8 +258,8 @@ class Merge:
                 handed = self._handed.whole(histogram.name, histogram.life.generation)
                 if handed is not None:
                     histogram.take_over(handed)
-        for lane, users in self._lanes.items():
-            self._drop_early(lane, users)
+        for lane in self._lanes:
+            self._drop_early(lane)
         self._handed.drop(self._begun)
 
     def _begun(self, name: str) -> int:
@@ -298,6 +311,7 @@ class Merge:
                         "Take a new worker name (a new stream, charged again)"
                     )
         self._sequences[source] += 1
+        # The last page of a commit: all that it adds to ticks is here.
         if message.page == message.pages:
             self.watermarks[source] = message.watermark
             self._firsts[source] = message.first
@@ -317,11 +331,15 @@ class Merge:
     ) -> Released:
         """Release complete ticks in order, until none is left or a limit is passed.
 
-        With `until_ms`, only ticks that end by then.
-
+        If the next tick begins an epoch that must be charged before, stop there and say so.
         Nothing returned may be published before `changes` and `progress` are durable with it.
-        `by_lane` releases a lane's ticks in a row, while its rows are in the processor's caches,
-        unless epochs are charged before their first tick; else ticks are ordered by end.
+
+        Args:
+            ticks_max: the most ticks of one call.
+            after_tick: called after every tick.
+            by_lane: release a lane's ticks in a row, while its rows are in the processor's caches,
+                unless epochs are charged before their first tick; else ticks are ordered by end.
+            until_ms: release only ticks that end by then.
         """
         released = Released(0, [])
         complete = self.complete_ms
@@ -333,27 +351,27 @@ class Merge:
         if self._handed:
             self._take_over()
         until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
-        for lane, users in self._lanes.items():
-            self._begin(lane, users, until[lane])
-            self._tell_empty(lane, users, until[lane])
+        for lane in self._lanes:
+            self._begin(lane, until[lane])
+            self._tell_empty(lane, until[lane])
         in_a_row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
         size = 0
         with self.gil_lock.for_pieces() as turn:
             for lane, tick in self._due_ticks(until, in_a_row):
                 if released.ticks >= ticks_max or size >= BYTES_MAX:
                     break
-                users = [h for h in self._lanes[lane] if h.next == tick]
+                histograms = [h for h in self._lanes[lane] if h.next == tick]
                 if self.reserving:
-                    released.beginning = [h for h in users if not h.reserved]
+                    released.beginning = [h for h in histograms if not h.reserved]
                     if released.beginning:
                         break
                 sections = self.waiting.get(lane, tick)
                 rows = sum(section.rows for section in sections)
                 turn.begin_piece(self._rows(lane) + rows)
-                snapshots = self._step(lane, tick, users, sections)
+                snapshots = self._step(lane, tick, histograms, sections)
                 size += sum(len(snapshot.value) for snapshot in snapshots)
                 released.snapshots += snapshots
-                for histogram in users:
+                for histogram in histograms:
                     released.handed += histogram.handed
                     histogram.handed = []
                 released.ticks += 1
@@ -384,6 +402,7 @@ class Merge:
                 tick = _next_tick(self._lanes[lane])
                 assert tick is not None, "it is due"
                 yield lane, tick
+                # The caller has released it: the lane's next tick is another one.
                 if self._order_if_due(lane, until[lane]) is None:
                     break
 
@@ -391,80 +410,90 @@ class Merge:
         self,
         lane: Lane,
         tick: int,
-        users: Sequence[Histogram],
+        histograms: Sequence[Histogram],
         sections: Sequence[Section],
     ) -> list[Snapshot]:
         """Return the snapshots of histograms whose next tick this is; drop what they counted.
 
-        `sections` are what waited for the tick, without sums.
+        `sections` are those of their lane that waited for the tick; lanes of sums have their own.
         """
         counts = [section.contributions() for section in sections]
-        of_sums = {
-            sum_lane: self.waiting.get(sum_lane, tick) for sum_lane in _sum_lanes(users)
+        sum_sections = {
+            sum_lane: self.waiting.get(sum_lane, tick)
+            for sum_lane in _sum_lanes(histograms)
         }
+        # Unpacked once, for all histograms that share a lane of sums.
         sums: dict[Lane, list[Contributions]] = {
             sum_lane: [section.contributions(of_sums=True) for section in found]
-            for sum_lane, found in of_sums.items()
+            for sum_lane, found in sum_sections.items()
         }
         snapshots: list[Snapshot] = []
-        for histogram in users:
+        for histogram in histograms:
             sum_lane = histogram.sum_lane
             own_sums = [] if sum_lane is None else sums[sum_lane]
             published = list(histogram.step([*counts, *own_sums]))
             snapshots += published
             if self._signing is not None:
-                counted = [*sections, *([] if sum_lane is None else of_sums[sum_lane])]
+                own_sections = [] if sum_lane is None else sum_sections[sum_lane]
+                counted = [*sections, *own_sections]
                 snapshots += self._signing.sign(histogram, tick, published, counted)
-        for counted_lane in (lane, *of_sums):
+        for counted_lane in (lane, *sum_sections):
             self.waiting.drop(counted_lane, tick)
         return snapshots
 
     def _order_if_due(self, lane: Lane, until: int) -> tuple[object, ...] | None:
         """Return a lane's sort key in release order; None if its next tick is incomplete.
 
-        Lanes are released by the end of their next tick; the rest only breaks ties, always alike.
+        Lanes are released by the end of their next tick; ties are broken by all that a lane is
+        made of, so every worker releases in the same order.
         """
-        # One that waits for what is handed over to it needs the contributions to all later ticks.
+        # A histogram that waits for what is handed over to it needs all contributions from its
+        # first tick on, which a step of the others would drop.
         if any(h.takes_over and h.next is None for h in self._lanes[lane]):
             return None
         tick = _next_tick(self._lanes[lane])
         if tick is None or (end := lane.end_ms(tick)) > until:
             return None
-        # None cannot be compared with a number.
+        # The fields before `view` are numbers, or None, which cannot be compared with a number.
         return end, lane.view, lane.split, lane.sketch, *(n or 0 for n in lane[:-3])
 
     def _rows(self, lane: Lane) -> int:
         """Return how many items a lane's histograms have, a measure of a tick's work."""
         return sum(histogram.columns.n for histogram in self._lanes[lane])
 
-    def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
+    def _begin(self, lane: Lane, complete: int) -> None:
         """Start the histograms of a lane that have not begun, once their first tick is complete.
 
         `complete`, ms, is the time up to which ticks are complete.
         """
-        # Nothing earlier can follow, so the first tick is known.
-        first = min(
+        histograms = self._lanes[lane]
+        first_ms = min(
             (first for first in self._firsts if first is not None), default=None
         )
-        if first is None or all(h.next is not None for h in users):
+        if first_ms is None or all(h.next is not None for h in histograms):
             return
-        for histogram in users:
+        for histogram in histograms:
             grid = histogram.grid
             if histogram.takes_over or histogram.next is not None:
                 continue
-            if grid.end(max(1, grid.tick_at(first))) <= complete:
-                histogram.start_at(histogram.first_tick(first))
-        self._drop_early(lane, users)
+            # Once the first event's tick is complete, no source can tell of an earlier event.
+            if grid.end(max(1, grid.tick_at(first_ms))) <= complete:
+                histogram.start_at(histogram.first_tick(first_ms))
+        self._drop_early(lane)
 
-    def _tell_empty(self, lane: Lane, users: Sequence[Histogram], until: int) -> None:
-        """Log a long run of ticks without events, once, before they are published."""
-        first = _next_tick(users)
+    def _tell_empty(self, lane: Lane, until: int) -> None:
+        """Log a long run of ticks without events, once, before they are published.
+
+        `until`, ms, is the time up to which the lane's ticks are complete.
+        """
+        histograms = self._lanes[lane]
+        first = _next_tick(histograms)
         last = (until - lane.start_ms) // lane.tick_ms
         told = self._told.get(lane, 0)
         if first is None or last - first < EMPTY_TICKS_TOLD or last <= told:
             return
         begin = max(first, told + 1)
-        counted = self.waiting.ticks({lane, *_sum_lanes(users)})
+        counted = self.waiting.ticks({lane, *_sum_lanes(histograms)})
         # A run ends before each tick with events, and after the last tick.
         ends = [*sorted(tick for tick in counted if begin <= tick <= last), last + 1]
         for end in ends:
@@ -473,7 +502,7 @@ class Merge:
                     "histogram %s: %s ticks in a row, from %s to %s, have no event, and are published all the "
                     "same: if no events are missing there, are the times before and after right? A wider tick, "
                     "or a later start, publishes fewer",
-                    ", ".join(histogram.name for histogram in users),
+                    ", ".join(histogram.name for histogram in histograms),
                     f"{end - begin:,}",
                     when(lane.end_ms(begin - 1)),
                     when(lane.end_ms(end - 1)),
@@ -481,19 +510,20 @@ class Merge:
             begin = end + 1
         self._told[lane] = last
 
-    def _drop_early(self, lane: Lane, users: Sequence[Histogram]) -> None:
+    def _drop_early(self, lane: Lane) -> None:
         """Drop sections of ticks before the first that any histogram of the lane publishes."""
-        starts = [h.next for h in users if h.next is not None]
+        histograms = self._lanes[lane]
+        starts = [h.next for h in histograms if h.next is not None]
         # One that has not begun may still need any tick.
-        if len(starts) == len(users):
-            for counted_lane in (lane, *_sum_lanes(users)):
+        if len(starts) == len(histograms):
+            for counted_lane in (lane, *_sum_lanes(histograms)):
                 self.waiting.drop_before(counted_lane, min(starts))
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
-        """Return the time up to which a lane's ticks are complete; `complete`: of all lanes.
+        """Return the time up to which a lane's ticks are complete, from that of all lanes.
 
-        They are the same here; at the end of its input, replay completes the last tick of each
-        lane.
+        A hook: here they are the same; at the end of its input, replay completes each lane's last
+        tick.
         """
         return complete
 
@@ -548,7 +578,7 @@ class Merge:
             )
         sources = len(self.watermarks)
         stored_sources = len(progress.watermarks)
-        # More are fine: they joined since the first commit.
+        # `sources` are those of the first commit, so more are fine: they joined since.
         if stored_sources < sources:
             refuse_other_count("the events topic", sources, stored_sources)
         refuse_other_count("the contributions topic", self.owners, progress.owners)
@@ -594,7 +624,8 @@ class Merge:
             if life is not None and life.generation == histogram.config.generation:
                 histogram.restore(life, items(histogram.prefix.encode()))
                 continue
-            # Without a predecessor, or before any owner has committed, begin where the state is.
+            # A generation that replaces another one begins after all that the older may have
+            # published, any other where the state is.
             replaces = begin_ms is not None and _used(progress, histogram.name)
             if life is not None:
                 self._retire(histogram.name, life, items, begin_ms)
@@ -607,7 +638,8 @@ class Merge:
                     histogram.start_at(tick)
         names = {histogram.name for histogram in self.histograms}
         for name, life in progress.histograms.items():
-            if name not in names:  # nothing of it was published
+            # It left the settings; `check` has made sure that nothing of it was published.
+            if name not in names:
                 self._retire(name, life, items, begin_ms)
 
     def _retire(
@@ -623,10 +655,10 @@ class Merge:
 
 
 def join(watermarks: list[int | None], message: Message) -> None:
-    """Append the source partitions that a message of source partition 0 tells of.
+    """Append to `watermarks` the source partitions that a message of source partition 0 tells of.
 
-    They close no tick before its watermark: it has released none that ends later, since a tick also
-    waits for that watermark.
+    Each begins with the message's watermark: nothing that ends later is released yet, since a tick
+    waits for source partition 0, too.
     """
     if message.source == 0:
         watermarks += [message.watermark] * (message.sources - len(watermarks))
@@ -643,6 +675,6 @@ def _sum_lanes(histograms: Sequence[Histogram]) -> list[Lane]:
 
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:
-    """Return the generations of a histogram that its state knows, also ended ones."""
+    """Return the generations of a histogram that the stored state knows, also ended ones."""
     lives = *progress.retired, *progress.histograms.items()
     return [life.generation for known, life in lives if known == name]

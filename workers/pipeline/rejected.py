@@ -53,10 +53,11 @@ def rejected(
 ) -> Outgoing:
     """Return the reject of a record, without those parts that are too long to send.
 
-    `source` is the original's topic, partition and offset.
+    `topic` is that of the rejects. `source` is the original's topic, partition and offset, `key`,
+    `value`, `time_ms` and `further` (its own headers) are the original's, too.
 
     Bound: the key has at most 90,000 bytes; topic, partition, offset and time 420 with header
-    names; the record's own headers (`further`; None: left out) 16,384 with names. A reason quotes
+    names; the record's own headers (None: left out) 16,384 with names. A reason quotes
     one field name of at most 1,000 characters, 10 bytes each when escaped. The value takes the
     rest, at most 900,000 bytes.
     """

@@ -11,6 +11,10 @@ there, and no later one counts before `watermark`. So a source partition's water
 over its origins, however their records interleave. Marks of an origin are numbered: if one is
 missing or repeated, so are events, and processing stops. Origins that join later begin at the
 watermark of the mark of origin 0 that tells of them. Reasons: decisions/0014 and 0031.
+
+An origin is a partition of the events topics, numbered among all of them; source partitions are
+those of the topic to which it sends events by user. A record is *late* if the origin's watermark
+was already past its own time when it was sent on.
 """
 
 from collections.abc import Sequence
@@ -56,7 +60,7 @@ _DECODER = msgspec.json.Decoder(Mark)
 
 
 class Origin(msgspec.Struct, array_like=True):
-    """One origin's next mark sequence and last watermark."""
+    """The number of one origin's next mark, and the watermark in its last one."""
 
     sequence: int = 0
     watermark: int | None = None
@@ -66,7 +70,11 @@ class Origins:
     """Progress of all origins at one source partition. Sensitive."""
 
     def __init__(self, number: int | None) -> None:
-        """Begin with `number`; None (replay): that of the first mark, and any first sequences."""
+        """Begin with `number` origins, whose marks must be numbered from 0.
+
+        None is for replay, which may begin anywhere in the topic: the first mark tells how many
+        there are, and each origin's first mark may have any number.
+        """
         self._strict = number is not None
         self.all = [Origin() for _ in range(number or 0)]
 
@@ -78,7 +86,11 @@ class Origins:
     def take(
         self, records: Records, part: range, rejects: Sequence[Reject], where: object
     ) -> list[Reject]:
-        """Take marks, return other rejects; StateRefused if one is missing, repeated or foreign."""
+        """Take the marks in rows `part` of a batch; return the `rejects` that are not marks.
+
+        The reader of events rejects a mark, as it has no value. `where` is the partition, for
+        messages. Raise StateRefused if a mark is missing, repeated or foreign.
+        """
         marks: set[int] = set()
         without = np.flatnonzero(records.values[part.start : part.stop, 0] < 0)
         for row in (part.start + without).tolist():
@@ -96,7 +108,8 @@ class Origins:
         """Note a mark, read at `where`; StateRefused unless it follows its origin's last one."""
         if not self.all:
             self.all = [Origin() for _ in range(mark.of)]
-        # Origins have joined, if it tells of more than are known.
+        # If it tells of more origins than are known, these have joined. Only origin 0 may say so,
+        # and from which watermark on; in replay, any mark may be the first to tell.
         if mark.origin == 0 or not self._strict:
             begin = mark.watermark if mark.origin == 0 else None
             self.all += [Origin(0, begin) for _ in range(len(self.all), mark.of)]
@@ -117,29 +130,41 @@ class Origins:
 
 
 def encode_header(late: int, key: bytes | None) -> bytes:
-    """Encode our header of a record that counts from `late` on (NO_TIME: at its own time)."""
+    """Encode our header of a record that counts from `late` on (NO_TIME: at its own time).
+
+    `key` is the record's original key; None: it had none, or none is to be kept.
+    """
     time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
     return time + _NO_KEY if key is None else time + _KEY + key
 
 
 def read_headers(headers: Any) -> tuple[int, bytes | None]:
-    """Return earliest time (or NO_TIME) and original key from a Kafka client's headers."""
+    """Return earliest time (or NO_TIME) and original key from a Kafka client's headers.
+
+    Ours is the first one, if it is there: 8 bytes of time, a flag, and the key.
+    """
     if not headers or headers[0][0] != HEADER or len(value := headers[0][1] or b"") < 9:
         return NO_TIME, None
-    return int.from_bytes(value[:8], signed=True), value[9:] if value[
-        8
-    ] == HAS_KEY else None
+    key = value[9:] if value[8] == HAS_KEY else None
+    return int.from_bytes(value[:8], signed=True), key
 
 
 @checked_kernel
 def parse_markers(
     data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs
 ) -> None:
-    """Parse the re-key marker if it is a record's first header; headers follow the value.
+    """Parse our header, which has `name`, where it is the first one of a record.
 
-    `values` (n, 2) are start and stop in `data`, `name` is the header's. Writes `keys` (n, 2),
-    start and stop of the original key, and `marks` (n,), the earliest time in ms at which the event
-    counts, or NO_TIME. A start of -1 is a null value or key.
+    In `data` follow a record's value: the number of headers; of each the length of its name, the
+    name, the length of its content, and the content. Ours has 8 bytes of time (big endian), a flag,
+    and the original key. Numbers and lengths are varints.
+
+    Args:
+        values: (n, 2), start and stop of each record's value in `data`; start -1: null.
+        keys: (n, 2), written: start and stop of the original key; start -1: null, or not kept.
+        marks: (n,), written: the earliest time in ms at which the event counts, or NO_TIME.
+
+    Raises IndexError if headers extend beyond `data`.
     """
     for i in range(len(values)):
         keys[i, 0] = -1
@@ -159,6 +184,7 @@ def parse_markers(
         if not has_name:
             continue
         length, position = varint(data, position + length)
+        # Not ours: it would have time and flag.
         if length < 9:
             continue
         mark = np.int64(0)
@@ -171,12 +197,14 @@ def parse_markers(
 
 
 def restore_originals(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
-    """Restore original keys, except of marks; return the earliest times at which records count.
+    """Return re-keyed records with their original keys, and the earliest times at which they count.
 
-    A time is NO_TIME where a record counts at its own. With `user_is_key`, no key was replaced.
+    A time is NO_TIME where a record counts at its own. Marks keep their keys, which are what they
+    say. With `user_is_key`, no key was replaced.
     """
     keys = np.full((len(records), 2), -1)
     marks = np.full(len(records), NO_TIME)
+    # Only records as fetched have headers behind their values.
     if records.framed:
         values = readonly_contiguous(records.values)
         name = np.frombuffer(_NAME, dtype=np.uint8)

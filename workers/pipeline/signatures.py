@@ -30,7 +30,7 @@ NO_RECORD = "0" * 64
 _TICK = b"quietcount tick\0"
 _CHAIN = b"quietcount chain\0"
 
-#: By series and stream key.
+#: A head, in hexadecimal digits, by series and stream key.
 Heads = dict[str, dict[str, str]]
 
 
@@ -43,7 +43,8 @@ class SignedTick(
 ):
     """A record of the topic: what an owner published of a histogram at a tick; see the module.
 
-    `tick` is global, `end` in ms, `number` counts the records of one chain from 1.
+    `owner` is one of `owners`. `tick` is global, its `end` in ms. `number` counts the records of a
+    chain, those of one histogram and owner, from 1; `page` of `pages` those of one tick.
     """
 
     worker: str
@@ -75,7 +76,10 @@ encode = msgspec.json.encode
 
 
 def decode(value: bytes) -> SignedTick | None:
-    """Return a record; None if these bytes are not exactly what a worker writes."""
+    """Return a record; None if these bytes are not exactly what a worker writes.
+
+    Other JSON of the same fields would be a second form of the record, with another hash.
+    """
     try:
         record = _DECODER.decode(value)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -84,10 +88,10 @@ def decode(value: bytes) -> SignedTick | None:
 
 
 def signed(record: SignedTick, sign: Callable[[bytes], str]) -> bytes:
-    """Return a record's bytes with its signature."""
+    """Return the bytes of a record that has no signature yet, with the one that `sign` makes."""
     unsigned = encode(record)
     signature = sign(_message(unsigned))
-    # The last field of all, and left out while it is empty.
+    # As if encoded again: the signature is the last field, and left out while it is empty.
     return b'%b,"signature":"%b"}' % (unsigned[:-1], signature.encode())
 
 

@@ -1,5 +1,10 @@
 """Sign what an owner partition publishes: one record a tick and histogram (`pipeline.signatures`).
 
+A *head* is a hash over all snapshots of a series (an output topic) and stream key so far; a record
+has all heads after its tick. A *chain* is the records of one histogram and owner partition, each
+with the hash of the one before. A *commitment* is a hash that by itself tells nothing: only who has
+the noise key can show what was hashed.
+
 A record is a function of the tick's snapshots, its contributions, the keys and the record before
 it, so a tick that is released again has the same bytes. The end of each chain is stored with the
 state, in the transaction that publishes the record. A signing key that does not follow from the one
@@ -34,14 +39,23 @@ from workers.pipeline.snapshots import Snapshot
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, Change, split_by_size
 
-#: What the stored ends of chains begin with. No histogram has such a name.
+#: Prefix of the stored ends of chains. No histogram has such a name.
 CHAINS = b"=signed/"
 # Of a record without heads: names, hashes, and all rotations that have room in a key file.
 _RECORD_BYTES = 100_000
+# Of the heads in one record.
+_HEADS_BYTES_MAX = VALUE_BYTES - _RECORD_BYTES
+# So many heads have room, however long their stream keys are: nothing has to be measured.
+_HEADS_ALWAYS_FIT = 100
+# JSON's quotes, colons, braces and comma of a head are fewer.
+_PUNCTUATION_BYTES = 20
 
 
 class Chain(msgspec.Struct):
-    """The end of a chain of records: of one histogram, in one owner partition."""
+    """The end of a chain: the last record's `number` and hash (`previous` of the next one).
+
+    `key` is the public key that signed it, `heads` are those after its tick.
+    """
 
     generation: int
     number: int
@@ -54,69 +68,77 @@ _DECODER = msgspec.json.Decoder(Chain)
 
 
 class Commitments:
-    """Commitments of one owner partition to what it counts, which the noise key opens."""
+    """Makes the commitments that an owner partition's records state."""
 
     def __init__(self, noise: NoiseKey, owner: int) -> None:
+        """`owner` is the number of the partition."""
         self._noise = noise
         self._owner = owner
-        # By histogram and generation.
-        self._known: dict[tuple[str, int], bytes] = {}
+        # To settings, by histogram and generation: each is computed once.
+        self._to_settings: dict[tuple[str, int], bytes] = {}
 
-    def to_settings(self, histogram: Histogram) -> bytes:
-        """Return the commitment to the noise key and all that decides the noise."""
-        named = histogram.name, histogram.life.generation
-        if named not in self._known:
+    def commit_to_settings(self, histogram: Histogram) -> bytes:
+        """Return the commitment to the noise key and all settings that decide the noise."""
+        generation = histogram.name, histogram.life.generation
+        if generation not in self._to_settings:
             description = msgspec.json.encode(
                 histogram.life.description, order="sorted"
             )
-            self._known[named] = self._noise.commitment(description)
-        return self._known[named]
+            self._to_settings[generation] = self._noise.commitment(description)
+        return self._to_settings[generation]
 
-    def to_contributions(
+    def commit_to_counted(
         self, histogram: Histogram, tick: int, sections: Sequence[Section]
     ) -> bytes:
-        """Return the root of a Merkle tree over the sections of a tick.
+        """Return the commitment to what a tick counted: the root of a Merkle tree over `sections`.
 
-        Every leaf has a salt, and so has the root: it does not even tell how many leaves there are.
-        A leaf can be opened without the key, by its salt and its siblings.
+        Every leaf is hashed with a salt, and so is the root, which therefore does not even tell how
+        many leaves there are. A single section can be shown without the noise key: by its salt and
+        the hashes beside its way to the root.
         """
-        context = b"%s %d %d" % (self.to_settings(histogram), self._owner, tick)
+        context = b"%s %d %d" % (self.commit_to_settings(histogram), self._owner, tick)
         salts = self._noise.salts(context)
         nodes = [
-            _keyed(
+            _salted(
                 salts,
                 b"leaf %d" % i,
-                hashlib.sha256(msgspec.msgpack.encode(one)).digest(),
+                hashlib.sha256(msgspec.msgpack.encode(section)).digest(),
             )
-            for i, one in enumerate(sections)
+            for i, section in enumerate(sections)
         ]
-        number = len(nodes)
+        leaves = len(nodes)
+        # Level by level, two nodes become one; the last of an odd number is hashed alone.
         while len(nodes) > 1:
             pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
             nodes = [
                 hashlib.sha256(b"node" + b"".join(pair)).digest() for pair in pairs
             ]
-        return _keyed(salts, b"root %d" % number, b"".join(nodes))
+        return _salted(salts, b"root %d" % leaves, b"".join(nodes))
 
 
-def _keyed(salts: bytes, place: bytes, content: bytes) -> bytes:
-    """Return a hash with the salt of a place in the tree."""
+def _salted(salts: bytes, place: bytes, content: bytes) -> bytes:
+    """Return the hash of `content` with the salt of a place in the tree.
+
+    `salts` is the secret that all salts of one tree follow from.
+    """
     salt = hashlib.blake2b(place, key=salts, digest_size=32).digest()
     return hashlib.blake2b(content, key=salt, digest_size=32).digest()
 
 
 class Signing:
-    """The chains of one owner partition's histograms."""
+    """Signs the ticks of one owner partition, and keeps the ends of its histograms' chains."""
 
     def __init__(
         self, topic: str, worker: str, owner: int, noise: NoiseKey, key: SigningKey
     ) -> None:
+        """`topic` gets the records; `owner` is the number of the partition; `key` signs."""
         self._topic = topic
         self._worker = worker
         self._owner = owner
         self._key = key
         self._sign = key.signer()
         self._commitments = Commitments(noise, owner)
+        # By histogram; and those with a record that `changes` has not returned yet.
         self._chains: dict[str, Chain] = {}
         self._changed: set[str] = set()
 
@@ -127,24 +149,31 @@ class Signing:
         snapshots: Sequence[Snapshot],
         sections: Sequence[Section],
     ) -> Iterator[Snapshot]:
-        """Yield the records of a tick that a histogram released just now."""
+        """Yield the records, one or more pages, of a tick that a histogram released just now.
+
+        They state the heads after its `snapshots`, and commit to the `sections` that it counted.
+        """
         name = histogram.name
         generation = histogram.life.generation
         before = self._chains.get(name)
+        # A new generation goes on with the chain, but with new heads.
         heads_before: Heads = {}
         if before is None:
             before = Chain(generation, 0, NO_RECORD, "", {})
         elif before.generation == generation:
             heads_before = before.heads
-        commitment = self._commitments.to_settings(histogram).hex()
-        contributions = self._commitments.to_contributions(histogram, tick, sections)
+        commitment = self._commitments.commit_to_settings(histogram).hex()
+        counted = self._commitments.commit_to_counted(histogram, tick, sections)
         end_ms = histogram.grid.end(tick)
         heads = self._heads(histogram, snapshots, commitment, heads_before)
-        fits = len(snapshots) <= _FEW or len(encode(heads)) <= _ROOM
-        cuts = [heads] if fits else list(cut_heads(heads))
+        fits = (
+            len(snapshots) <= _HEADS_ALWAYS_FIT
+            or len(encode(heads)) <= _HEADS_BYTES_MAX
+        )
+        pages = [heads] if fits else list(cut_heads(heads))
         number = before.number
         previous = before.previous
-        for page, some in enumerate(cuts, 1):
+        for page, heads_of_page in enumerate(pages, 1):
             number += 1
             record = SignedTick(
                 worker=self._worker,
@@ -156,12 +185,13 @@ class Signing:
                 tick=tick,
                 end=end_ms,
                 page=page,
-                pages=len(cuts),
-                heads=some,
-                contributions=contributions.hex(),
+                pages=len(pages),
+                heads=heads_of_page,
+                contributions=counted.hex(),
                 commitment=commitment,
                 previous=previous,
                 key=self._key.public,
+                # A tick with a new key says how that follows from older ones.
                 rotations=() if before.key == self._key.public else self._key.rotations,
             )
             value = signed(record, self._sign)
@@ -179,7 +209,7 @@ class Signing:
         commitment: str,
         before: Heads,
     ) -> Heads:
-        """Return the heads after a tick, from those before it.
+        """Return the heads after a tick, from those before it and the tick's snapshots.
 
         With many stream keys this is most of the time that signing takes.
         """
@@ -187,25 +217,28 @@ class Signing:
         heads: Heads = {}
         for topic, published in groupby(snapshots, attrgetter("topic")):
             series = series_of[topic]
-            begun = before.get(series, {})
+            heads_before = before.get(series, {})
             pages_of: dict[str, list[bytes]] = {}
             for page in published:
                 pages_of.setdefault(page.key, []).append(page.value)
             by_key = heads.setdefault(series, {})
             for key, pages in pages_of.items():
-                head = begun.get(key)
+                head = heads_before.get(key)
                 if head is None:
                     head = first_head(commitment, self._owner, series, key)
-                shown = pages[0] if len(pages) == 1 else one_page(pages)
-                by_key[key] = next_head(head, shown)
+                by_key[key] = next_head(head, one_page(pages))
         return heads
 
     def restore(
         self, chains: Mapping[str, Chain], histograms: Iterable[Histogram]
     ) -> None:
-        """Continue stored chains; raise StateRefused for a key that does not follow."""
+        """Continue stored chains, by histogram, after a restart.
+
+        Raise StateRefused if the signing key does not follow from the one that signed last.
+        """
         for histogram in histograms:
             chain = chains.get(histogram.name)
+            # A new generation may be signed with any key.
             if chain is None or chain.generation != histogram.life.generation:
                 continue
             if not follows(self._key.public, {chain.key}, self._key.rotations):
@@ -217,19 +250,14 @@ class Signing:
         self._chains = dict(chains)
 
     def changes(self) -> list[Change]:
-        """Return what to store since the last call."""
+        """Return what to store since the last call: the ends of chains that have new records."""
         changes: list[Change] = []
         for name in sorted(self._changed):
             value = msgspec.json.encode(self._chains[name])
+            # Hexadecimal digits have no dot, whatever names may hold: pages add one.
             changes += split_pages(CHAINS + name.encode().hex().encode(), value)
         self._changed.clear()
         return changes
-
-
-# Of the heads of one record.
-_ROOM = VALUE_BYTES - _RECORD_BYTES
-# So many heads have room, whatever stream keys are called.
-_FEW = 100
 
 
 def cut_heads(heads: Heads) -> Iterator[Heads]:
@@ -239,8 +267,8 @@ def cut_heads(heads: Heads) -> Iterator[Heads]:
         for series, by_key in heads.items()
         for key, head in by_key.items()
     ]
-    sizes = [len(encode(row)) + 20 for row in rows]
-    for start, stop in split_by_size(sizes, _ROOM):
+    sizes = [len(encode(row)) + _PUNCTUATION_BYTES for row in rows]
+    for start, stop in split_by_size(sizes, _HEADS_BYTES_MAX):
         part: Heads = {}
         for series, key, head in rows[start:stop]:
             part.setdefault(series, {})[key] = head

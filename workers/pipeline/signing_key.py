@@ -58,7 +58,7 @@ class SigningKey(Frozen):
         return msgspec.json.encode(_File(self.__seed.hex(), self.rotations)) + b"\n"
 
     def signer(self) -> Callable[[bytes], str]:
-        """Return the function that signs, for one thread."""
+        """Return a function that signs a message, for one thread; signatures are hexadecimal."""
         private = Ed25519PrivateKey.from_private_bytes(self.__seed)
         return lambda message: private.sign(message).hex()
 
@@ -82,7 +82,10 @@ def read_signing_key(path: Path) -> SigningKey:
 
 
 def follows(key: str, trusted: Collection[str], rotations: Sequence[Rotation]) -> bool:
-    """Return whether a key is trusted, or follows from one by keys that each signed the next."""
+    """Return whether a key is trusted, or follows from one that is by keys that signed the next.
+
+    `rotations` has those keys, the oldest first, with their signatures; the last one is of `key`.
+    """
     for old, signature in reversed(rotations):
         if key in trusted:
             return True
@@ -93,7 +96,7 @@ def follows(key: str, trusted: Collection[str], rotations: Sequence[Rotation]) -
 
 
 def verifies(key: str, signature: str, message: bytes) -> bool:
-    """Return whether a signature is the key's, of just this message."""
+    """Return whether a signature is the key's, of just this message; both are hexadecimal."""
     try:
         public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
         raw = bytes.fromhex(signature)

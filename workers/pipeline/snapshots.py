@@ -102,16 +102,19 @@ _FULL_SORT_RATIO = 16
 
 
 class LabelCache:
-    """Labels of shown rows as text, and their ranks. An item once shown stays shown."""
+    """Labels of shown rows as text, and their ranks: places in the order of names.
+
+    It only grows until the epoch ends: an item once shown stays shown.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []  # by rank
-        self.rank: Longs = np.full(1024, -1)  # by row; -1: not met
+        self.rank: Longs = np.full(1024, -1)  # by row; -1: not known
         self._by_rank: Longs = np.empty(0, dtype=np.int64)  # the row of each rank
-        # JSON of each label with an item's opening bracket and a comma; by row, its place there.
+        # JSON of each label with an item's opening bracket and a comma, up to `_end`; by row, its
+        # place there, and its length: at most 6 * 1,024 + 4.
         self._text: Bytes = np.zeros(1 << 14, dtype=np.uint8)
         self._begins: Longs = np.zeros(1024, dtype=np.int64)
-        # at most 6 * 1,024 + 4
         self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)
         self._end = 0
 
@@ -135,7 +138,7 @@ class LabelCache:
             order = sorted(range(len(labels)), key=labels.__getitem__)
             places = [bisect_left(self.names, labels[i]) for i in order]
             self._by_rank = np.insert(self._by_rank, places, new[order])
-            # Each label inserted before moves a place by one.
+            # As `np.insert` does it for all at once: each insertion moves later places by one.
             for inserted, (place, i) in enumerate(zip(places, order, strict=True)):
                 self.names.insert(place + inserted, labels[i])
         else:
@@ -146,10 +149,11 @@ class LabelCache:
         self.rank[self._by_rank] = np.arange(len(self._by_rank))
 
     def _write(self, rows: Longs, texts: list[bytes]) -> None:
-        """Append the JSON of the labels of `rows`."""
+        """Append `texts`, the JSON of the labels of `rows`."""
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         begin = self._end
         self._end = self._end + int(lengths.sum())
+        # The kernel that copies them reads whole words.
         self._text = with_capacity(self._text, self._end + WORD)
         self._text[begin : self._end] = np.frombuffer(b"".join(texts), dtype=np.uint8)
         self._begins[rows] = begin + np.cumsum(lengths) - lengths
@@ -160,14 +164,14 @@ class LabelCache:
     ) -> list[bytes] | None:
         """Return the JSON list of sorted items of every stream key, from `rows` and `counts` (n,).
 
-        `keys` is how many stream keys there are. An item is sorted as one 64-bit number (see the
-        module); return None if one does not fit.
+        `keys` is how many stream keys there are. An item is sorted as one 64-bit number: from the
+        top its key, the largest count minus its own, and its rank. Return None if they do not fit.
         """
         rows = readonly_contiguous(rows)
         counts = readonly_contiguous(counts)
         key_of = readonly_contiguous(columns.keys)
         numbers = np.empty(len(rows), dtype=np.int64)
-        # A row without a rank is new: learn all new labels, then begin again.
+        # NO_RANK: some row is new. Learn all new labels, then begin again.
         shift = kernels.NO_RANK
         while shift == kernels.NO_RANK:
             ranks = readonly_contiguous(self.rank)
@@ -181,6 +185,7 @@ class LabelCache:
         if shift == kernels.TOO_LONG:
             return None
         numbers.sort()
+        # Where each key's list ends in `out`, which has room for labels, counts and brackets.
         ends = np.empty(keys, dtype=np.int64)
         out = np.empty(
             size + kernels.ITEM_BYTES * len(rows) + 2 * keys + WORD, dtype=np.uint8
@@ -228,7 +233,10 @@ class Numeric(Frozen):
         return {"edges": self.edges, **({"for": RANKS} if self.ranks else {})}
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
-        """Return the fields for released counts by label, in any order, with noise of this sd."""
+        """Return the fields of a snapshot with these items: (label, count) of every bucket.
+
+        Counts have noise of this sd; the order of items does not matter.
+        """
         fields: dict[str, Any] = self.head
         if self.quantiles:
             by_label = dict(items)
@@ -253,12 +261,14 @@ class Numeric(Frozen):
             )
         )
         none = {"q": q, "bucket": None, "value": None, "low": None, "high": None}
+        # Too little is counted.
         if bucket == quantiles.OPEN:
             return none
         low = self._end(low_bucket, low_share, self.edges[-1])
         high = self._end(high_bucket, high_share, self.edges[0])
         value = None
-        # The outermost buckets have no other end, so no number in them can be named.
+        # The outermost buckets have no other end, so no number in them can be named. Rounding must
+        # not put the value beside its interval.
         if 0 < bucket < len(self.edges):
             value = self._number_in(bucket, share)
             value = value if low is None else max(value, low)
@@ -271,9 +281,10 @@ class Numeric(Frozen):
         }
 
     def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
-        """Return an end of an interval from the kernel's bucket and fraction; None if open.
+        """Return an end of an interval as a number, from the kernel's bucket and fraction of it.
 
-        `edge` is the outermost edge, for the kernel's `EDGE`.
+        EDGE in place of a bucket means `edge`, the outermost one; OPEN, or bucket 0, which has no
+        lower end, no number: None.
         """
         if bucket == EDGE:
             return edge
@@ -294,23 +305,27 @@ def rank_variances(edges: int, q: float, ranks: bool) -> tuple[Floats, Floats, f
     """Return the variances of G (see the module) at quantile q of `edges` edges, over sd^2.
 
     That is V at each edge, the covariance V_(k,k+1) of neighbouring edges, and the variance of the
-    sum of all counts. `ranks`: the noise is that of ranks.
+    sum of all counts. `ranks`: the noise is that of ranks (sums of counts), else independent.
     """
     if not ranks:
+        # By edge k: k + 1 buckets below, of n + 1.
         below = np.arange(1.0, edges + 1)
         at_edges = below * ((1 - q) * (1 - q)) + (edges - below + 1) * (q * q)
         beside = at_edges[1:] - (1 - q)
         return read_only(at_edges), read_only(beside), edges + 1.0
+    # G at an edge is the rank there minus q times the last rank, the sum of all counts.
     noise = ranks_of(edges + 1)
-    places = np.arange(1, edges + 1)
+    rank = np.arange(1, edges + 1)
     last = np.full(edges, edges + 1)
-    with_all = noise.covariance(places, last) * q
+    with_all = noise.covariance(rank, last) * q
     of_all = float(noise.covariance(last[:1], last[:1])[0])
-    at_edges = noise.covariance(places, places) - 2 * with_all + q * q * of_all
-    beside = noise.covariance(places[1:], places[:-1]) + q * q * of_all
+    at_edges = noise.covariance(rank, rank) - 2 * with_all + q * q * of_all
+    beside = noise.covariance(rank[1:], rank[:-1]) + q * q * of_all
     beside -= with_all[1:] + with_all[:-1]
+    # The variance of the noisiest bucket, which is sd^2.
     unit = noise.of_bucket
     return (
+        # Rounding may leave it below 0.
         read_only(np.maximum(at_edges, 0.0) / unit),
         read_only(beside / unit),
         of_all / unit,
@@ -324,14 +339,15 @@ MEAN_DIGITS = 3
 class Means(Frozen):
     """Sums and means of a histogram's items, from released numbers alone.
 
-    A "centred" sum is the released D of the module's docstring; `of_sums` is its noise's sd, `sd`
-    that of a count.
+    A "centred" sum is the released D of the module's docstring, 2 S - R n, whose noise has sd
+    `of_sums`; the noise of a count has `sd`. h, m, R and theta are those of the docstring, too.
     """
 
     def __init__(self, summed: Sum) -> None:
+        """`summed` is the setting `sum`: the range and step of the numbers that are added up."""
         self._of = summed
-        self.steps = summed.steps
-        # The sum is (n * _twice_middle + D * _step) / (2 * _unit), in whole numbers.
+        self.steps = summed.steps  # R
+        # The sum m n + h D is (n * _twice_middle + D * _step) / (2 * _unit), in whole numbers.
         self._unit = math.lcm(
             *(
                 Fraction(end).denominator
@@ -340,13 +356,13 @@ class Means(Frozen):
         )
         self._twice_middle = int(2 * summed.middle * self._unit)
         self._step = int(summed.step * self._unit)
-        self._middle = float(summed.middle)
-        self._half = float(Fraction(summed.step) / 2)
+        self._middle = float(summed.middle)  # m
+        self._half = float(Fraction(summed.step) / 2)  # h
         self._ends = float(summed.from_), float(summed.to)
         self._scale = 10.0 ** (MEAN_DIGITS - summed.step.adjusted())
 
     def sd(self, sd: float, of_sums: float) -> float:
-        """Return the sd of a published sum, from those of a count and (`of_sums`) a centred sum."""
+        """Return the sd of a published sum m n + h D, from those of n (`sd`) and D (`of_sums`)."""
         of_count = self._middle * sd
         of_sum = self._half * of_sums
         return math.sqrt(of_count * of_count + of_sum * of_sum)
@@ -354,7 +370,8 @@ class Means(Frozen):
     def centred_sd(self, sd: float, of_sum: float) -> float:
         """Bound the sd of a centred sum, from the published sds of a count and (`of_sum`) a sum.
 
-        The inverse of `sd`, with the rounding of both on the safe side.
+        For readers, who have only these: the inverse of `sd`, with the rounding of both, and that
+        of this computation (2^-50), on the safe side.
         """
         most = of_sum * (1 + SUM_SD_ROUNDING) * (1 + 2**-50)
         least = abs(self._middle) * max(sd - SD_ROUNDING, 0.0)
@@ -387,10 +404,11 @@ class Means(Frozen):
     def changed_rows(
         self, counts: Floats, sums: Floats, errors: Sequence[tuple[float, float]]
     ) -> list[list[float | None]]:
-        """Return the rows that `rows` has, of changes of published counts and sums (m,).
+        """Return what `rows` does of released numbers, of changes of published ones (m,).
 
-        `errors` are the published sds of a count and of a sum, over the window or at both its ends:
-        a difference has at most the sum of both. Doubles round by far less than the noise.
+        `errors` are the published sds of a count and of a sum: of their changes over the window, or
+        at both its ends, as a difference has at most the sum of both. Doubles round by far less
+        than the noise.
         """
         sd = sum(of_count for of_count, _ in errors)
         of_sums = sum(self.centred_sd(*error) for error in errors)
@@ -440,7 +458,8 @@ class Means(Frozen):
         n = n[has_mean]
         d = d[has_mean]
         a = a[has_mean]
-        # The ends solve a theta^2 - 2 n D theta + c = 0 (see the module).
+        # The ends solve a theta^2 - 2 n D theta + D^2 - 1.96^2 d^2 = 0 (see the module); a quarter
+        # of its discriminant is 1.96^2 (a d^2 + s^2 D^2), and `root` the square root of that.
         root = NORMAL_95 * np.sqrt(a * of_sums * of_sums + sd * sd * d * d)
         theta = np.full(len(has_mean), np.nan)
         low = np.full(len(has_mean), -theta_max)
@@ -478,7 +497,7 @@ def rounded_sum_sd(sd: float) -> float:
 
 
 class Windows:
-    """The changes of a histogram's counts over windows, whose noise its snapshots state.
+    """The noise of changes of a histogram's counts over its windows, which snapshots state.
 
     Not thread-safe. Raises TypeError if the counts cannot be subtracted.
     """
@@ -486,16 +505,18 @@ class Windows:
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         # Without epochs windows are what is published, and no changes are.
         lengths = () if config.never else config.windows
-        self._ticks = tuple((length, length // config.tick_ms) for length in lengths)
+        # Of each window its length in ms and in ticks.
+        self._lengths = tuple((length, length // config.tick_ms) for length in lengths)
+        # Returns the sd of the difference of a count at two ticks of an epoch, the later first.
         self._sd: Callable[[int, int], float] | None = None
         self._last = config.horizon_ticks
         # A backtest's mechanism wraps another one: test for the attribute, not the type.
         self._totals: Counter | None = getattr(mechanism, "of_totals", None)
         self._sums: Counter | None = getattr(mechanism, "of_sums", None)
         self._means = None if config.sum is None else Means(config.sum)
-        if self._ticks and config.subtracts:
+        if self._lengths and config.subtracts:
             self._sd = getattr(mechanism, "difference_sd", None)
-        if self._ticks and self._sd is None:
+        if self._lengths and self._sd is None:
             raise TypeError(
                 f"mechanism = {mechanism.kind}: must have counts that can be subtracted"
             )
@@ -508,8 +529,9 @@ class Windows:
         if self._sd is None:
             return {}
         windows = []
-        for length, ticks in self._ticks:
-            # Not further back than ticks were published: the count before them is not known.
+        for length, ticks in self._lengths:
+            # The whole window, if the count before it was published in the last epoch, else what of
+            # it lies in this one.
             covered = ticks if ticks - t < before else min(ticks, t)
             sd = self._change_sd(self._sd, t, covered)
             window = {"ms": length, "ticks": covered, "sd": round(sd, SD_DIGITS)}
@@ -527,10 +549,11 @@ class Windows:
     ) -> float:
         """Return the sd of what was counted in the last `ticks` ticks before the end of tick `t`.
 
-        If they begin in the epoch before, that one's noise is independent, so the variances add up.
+        `difference_sd` is that of a counter: of its noise at one tick minus that at another.
         """
         if ticks <= t:
             return difference_sd(t, t - ticks)
+        # They begin in the epoch before, whose noise is independent: the variances add up.
         assert self._last is not None, "an epoch without an end has none before it"
         since = self._last - (ticks - t)
         of_epoch = difference_sd(t, 0)
@@ -547,7 +570,8 @@ LISTED_BESIDE = ("sums",)
 def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
     """Split a snapshot's fields into pages: its one list is cut, all else is repeated.
 
-    A part has at most `room` JSON bytes, which must be at least twice the longest label's.
+    A page's part of the list has at most `room` JSON bytes, which must be at least twice the
+    longest label's.
     """
     name = next((name for name in LISTS if isinstance(fields.get(name), list)), None)
     if name is None:
@@ -561,6 +585,7 @@ def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
         )
     else:
         atoms = [(element, len(orjson.dumps(element)) + 1) for element in fields[name]]
+    # Lists with an element for each of these are cut at the same places.
     beside = {other: fields[other] for other in LISTED_BESIDE if other in fields}
     for of_items in beside.values():
         added = [len(orjson.dumps(element)) + 1 for element in of_items]
@@ -585,7 +610,10 @@ def join_pages(pages: Sequence[Fields]) -> dict[str, Any]:
 
 
 def join_parts(parts: Sequence[Fields]) -> dict[str, Any]:
-    """Return a tick's snapshot from all its parts, as if its stream key were not split."""
+    """Return a tick's snapshot from all its parts, as if its stream key were not split.
+
+    Parts have different items of the key, each from an owner partition of its own.
+    """
     whole = {
         name: value for name, value in parts[0].items() if name not in ("part", "parts")
     }
@@ -622,7 +650,7 @@ def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _merged(answers: Sequence[Fields]) -> list[dict[str, Any]]:
-    """Join neighbouring answers to the same query, which `_atoms` took apart."""
+    """Join neighbouring answers to the same query, which `_atoms` took apart, into one each."""
     joined: list[dict[str, Any]] = []
     for answer in answers:
         value = answer["value"]
@@ -641,9 +669,11 @@ _DIGITS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedTick:
-    """One tick of one series, of a window or since an epoch began; `begin_ms` is the window's.
+    """One tick of one series, which is what one topic gets, with all that its snapshots state.
 
-    `number` is the series' place among those of its histogram.
+    `number` is the series' place among those of its histogram. Of a window `window_ms` is the
+    length, `begin_ms` where it begins; None: it counts since the epoch began. `parts`: over how
+    many owner partitions a stream key's items are spread. `windows` is the field of that name.
     """
 
     histogram: str
@@ -699,6 +729,7 @@ def snapshots(
             yield from frame.pages(key, {**release.of_key[index], **edges})
         return
     further = [edges | _total(release, index) for index in range(len(keys))]
+    # The items of every stream key as Python objects, made once, where they are needed.
     of_keys: list[Fields] | None = None
     # Items that nothing is computed from are written by a kernel, unless they need pages.
     plain = tick.means is None and (tick.numeric is None or not tick.numeric.quantiles)
@@ -738,7 +769,10 @@ def _total(release: Release | Items, key: int) -> dict[str, Any]:
 def _items(
     tick: ReleasedTick, ledger: Ledger, keys: int, labels: LabelCache
 ) -> list[Fields]:
-    """Return the field `items` of each of `keys` stream keys, with their sums if there are any."""
+    """Return the field `items` of each of `keys` stream keys, with their sums if there are any.
+
+    Largest counts first, ties by label.
+    """
     release = tick.release
     means = tick.means
     assert not isinstance(release, Answers), "answers have no items"
@@ -776,6 +810,7 @@ class _Frame:
     def __init__(
         self, tick: ReleasedTick, part_of: Callable[[str], int], max_bytes: int
     ) -> None:
+        """`part_of` is as in `snapshots`; a page has at most `max_bytes`."""
         self._tick = tick
         self._part_of = part_of
         self._max_bytes = max_bytes
@@ -806,7 +841,10 @@ class _Frame:
             self._behind = {**self._behind, "previous_id": tick.previous_id}
 
     def render(self, key: str, fields: Fields, page: int = 1, pages: int = 1) -> bytes:
-        """Return one page as JSON; `fields` are those of this stream key, such as its items."""
+        """Return one page as JSON; `fields` are those of this stream key, such as its items.
+
+        The order of fields is part of what is published: equal snapshots have equal bytes.
+        """
         tick = self._tick
         parts = {}
         if tick.parts > 1:
@@ -832,6 +870,7 @@ class _Frame:
             return
         lists = (*LISTS, *LISTED_BESIDE)
         empty = {name: [] if name in lists else field for name, field in fields.items()}
+        # For the lists: what a page without them leaves.
         room = self._max_bytes - len(self.render(key, empty)) - _DIGITS
         cut = split_fields(fields, room)
         for page, part in enumerate(cut, 1):

@@ -46,9 +46,11 @@ _LENGTH = np.dtype("<u2")
 
 
 class StoredSketches(msgspec.Struct, array_like=True, frozen=True):
-    """Sketches of some stream keys of one tick; columns as in `contributions.Section`. Sensitive.
+    """A stored block: sketches of some stream keys of one tick. Sensitive.
 
-    `place` is the first key's, in the order in which the tick's keys were met.
+    `place` is the first key's, in the order in which the tick's keys were met; `number` how many
+    counters each of `keys` has. `lengths` of the labels, `labels` and `counts`, which have
+    2^`width` bytes each, are columns with an element for each counter.
     """
 
     lane: Lane
@@ -74,9 +76,9 @@ class StoredSketches(msgspec.Struct, array_like=True, frozen=True):
             labels = Texts.from_lengths(self.labels, lengths)
         except ValueError as error:
             raise StateRefused(f"stored sketches are damaged: {error}") from error
-        numbers = sum(self.number), len(counts), len(labels)
+        counters = sum(self.number), len(counts), len(labels)
         if (
-            min(numbers) != max(numbers)
+            min(counters) != max(counters)
             or len(self.number) != len(self.keys)
             or min(self.number, default=0) < 0
             or max(self.number, default=0) > self.lane.sketch
@@ -96,6 +98,7 @@ class TickSketches:
     def __init__(
         self, size: int, key_names: Vocabulary, label_names: Vocabulary
     ) -> None:
+        """Each sketch has at most `size` counters; what the table's arrays are, its class says."""
         self.key_names = key_names
         self.label_names = label_names
         #: Names under which it is stored.
@@ -143,7 +146,7 @@ class TickSketches:
         )
 
     def tally(self) -> Tally:
-        """Return the counters as a tally, which stage 1 can send."""
+        """Return the counters as a tally, which stage 1 can send as if they were exact counts."""
         _, pairs, counts = self._counters(0, self.keys)
         keys = self._table.met[: self.keys]
         return Tally.from_counts(self.key_names, self.label_names, keys, pairs, counts)
@@ -178,7 +181,7 @@ class TickSketches:
                 yield page, content
 
     def put(self, stored: StoredSketches) -> None:
-        """Take back stored sketches, whose keys follow those that are here."""
+        """Take back a stored block, whose keys follow those that are here; else StateRefused."""
         labels, counts = stored.columns()
         if stored.place != self.keys:
             raise StateRefused(
@@ -204,7 +207,7 @@ class TickSketches:
     def translated(
         self, key_names: Vocabulary, label_names: Vocabulary
     ) -> "TickSketches":
-        """Return the same sketches in the codes of these vocabularies."""
+        """Return the same sketches in the codes of these vocabularies: theirs were full."""
         if (self.key_names, self.label_names) == (key_names, label_names):
             return self
         met = self._table.met[: self.keys]
@@ -218,7 +221,7 @@ class TickSketches:
         return other
 
     def _counters(self, start: int, stop: int) -> tuple[Longs, Words, Longs]:
-        """Return the counters of the keys met from number `start` to `stop`, key by key.
+        """Return the counters of some stream keys, key by key: of `met[start:stop]` of the table.
 
         That is how many each key has (keys,), and the (key, label) pairs and counts of all (m,).
         """
@@ -231,7 +234,11 @@ class TickSketches:
         return number, pairs, counts
 
     def _make_room(self, labels: int, of_event: int) -> None:
-        """Make room for up to `labels` more counters, `of_event` of them before any is dropped."""
+        """Make room for up to `labels` more counters, `of_event` of them before any is dropped.
+
+        That is how many labels one event has at most: after it, counters beyond the size of a
+        sketch are dropped.
+        """
         table = self._table
         keys = len(self.key_names)
         if keys > len(table.first):
@@ -247,7 +254,7 @@ class TickSketches:
             )
             table.first[known:] = -1
             table.place[known:] = -1
-        # Every key has at most `size` counters, but for the event that is being fed.
+        # Every key has at most `size` counters, but for those of the event that is being fed.
         rows = min(len(self) + labels, keys * self._size + of_event)
         if rows > len(table.pairs):
             table = table._replace(
@@ -256,6 +263,7 @@ class TickSketches:
                 next_row=with_capacity(table.next_row, rows),
             )
         self._table = table
+        # A hash table, at most half full.
         if 2 * rows > len(table.slots):
             slots = np.full(1 << (2 * rows - 1).bit_length(), -1, dtype=np.int32)
             self._table = table._replace(slots=slots)
@@ -273,7 +281,7 @@ class Sketches:
 
     def __init__(self) -> None:
         self._open: dict[tuple[Lane, int], TickSketches] = {}
-        # Stored, and of no use any more.
+        # Names of what is stored and of no use any more.
         self._deletions: set[bytes] = set()
 
     def __bool__(self) -> bool:
@@ -290,7 +298,10 @@ class Sketches:
         events: Longs,
         amounts: Longs,
     ) -> None:
-        """Feed one tick's `events` (k,) of a batch, in this order, to the sketches of a lane."""
+        """Feed one tick's `events` (k,) of a batch, in this order, to the sketches of a lane.
+
+        `amounts` are as in `TickSketches.feed`.
+        """
         names = columns.key_names, columns.label_names
         sketches = self._open.get((lane, tick))
         if sketches is None:
@@ -331,6 +342,7 @@ class Sketches:
         """Replace the sketches by the stored ones of `lanes` (by `lane_name`).
 
         The next commit deletes those of other lanes: the settings changed, and they missed events.
+        Raise StateRefused if a block is missing or damaged.
         """
         self._open = {}
         self._deletions = set()
@@ -338,6 +350,7 @@ class Sketches:
         keys = Vocabulary()
         labels = Vocabulary()
         for name, value in joined_pages(pairs):
+            # sketch/<lane>/<tick>/<block>
             lane = lanes.get(name.encode()[len(PREFIX) :].partition(b"/")[0])
             if lane is None:
                 continue
@@ -348,6 +361,7 @@ class Sketches:
                 (lane, block.tick), TickSketches(lane.sketch, keys, labels)
             )
             of_tick.put(block)
+        # All stored names of a tick that goes on: they are deleted when it is sent, the others now.
         kept = set[bytes]()
         for (lane, tick), sketches in self._open.items():
             prefix = _prefix(lane, tick)
@@ -367,6 +381,7 @@ def _prefix(lane: Lane, tick: int) -> bytes:
 
 
 def _labels_of(pairs: Words) -> Longs:
+    """Return the codes of the labels of pairs, which are the lower 32 bits."""
     return (pairs & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 

@@ -4,8 +4,11 @@ A backlog's commit has many tallies, most of them small. Those with the same voc
 group, so that labels and tags are looked up for thousands of rows at once.
 
 A row is the bounded count of a (stream key, label). A vocabulary numbers texts: a code is a text's
-number, a pair those of a key and a label, packed. A tag is a keyed hash of both texts. A lane is a
-tick grid with bounds; an owner is the partition that publishes a share of the stream keys.
+number. A pair is 64 bits, the key's code in the upper 32, the label's in the lower; in place of a
+label NO_LABEL makes a row of the key itself, which is so sent even if none of its labels counts. A
+tag is a keyed hash of both texts. A lane is a tick grid with bounds; an owner is the partition that
+publishes a share of the stream keys. A batch has n events with m labels in all, and a view says
+which of its events a lane includes.
 """
 
 import secrets
@@ -30,23 +33,26 @@ from workers.runtime.frozen import read_only
 # Row limit of a group of tallies: a new pair is digested once for all of them.
 GROUP_ROWS = 1 << 15
 _FIRST_ROWS = 1 << 6
-# In place of `Table.bits`, a label's bits in the slot's number: a hash gives the slot.
+# In place of `Table.bits`, a label's bits in the number of its pair's slot: a hash gives the slot.
 _HASHED = -1
 # A hash table has two to four slots a row; a slot for every pair is made while that is no more.
 _SLOTS_A_ROW = 4
+# For the kernels: the view includes all events.
 ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
 _NO_OWNERS: Codes = read_only(np.empty(0, dtype=np.int32))
-# A tick and its events in a batch: (k,), in order.
+# A tick and the indices of its events in a batch: (k,), in order.
 Run = tuple[int, Longs]
 
 
 class Tally:
     """Counts by stream key and label of one tick, in the codes of two vocabularies. Sensitive.
 
-    `_table` is a hash table, or has a slot for every possible pair while these are few.
+    `_table` is a hash table, or has a slot for every possible pair while these are few; its first
+    `_used` rows are taken.
     """
 
     def __init__(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
+        """Begin with an empty hash table: rows are found by the slots of their pairs' hashes."""
         self.key_names = key_names
         self.label_names = label_names
         self._table = kernels.Table(
@@ -78,12 +84,12 @@ class Tally:
         used = len(keys) + len(pairs)
         has_row = np.zeros(len(key_names), dtype=np.bool_)
         has_row[keys] = True
-        # A stream key has a row of its own, so that it is sent even if none of its labels is.
+        # The rows of the keys themselves.
         key_rows = keys.astype(np.uint64) << kernels.KEY_BITS | kernels.NO_LABEL
         tally._table = kernels.Table(
             secret=tally._table.secret,
             bits=_HASHED,
-            # A power of two; `fill_slots` enters the rows.
+            # A power of two, more than twice the rows, which `fill_slots` enters.
             slots=np.full(1 << (2 * used).bit_length(), -1, dtype=np.int32),
             has_row=has_row,
             pairs=np.concatenate((key_rows, pairs)),
@@ -128,13 +134,15 @@ class Tally:
     def write(
         self, owner_of: Codes, owners: int, out: kernels.LabelRows
     ) -> tuple[list[str], list[int], Longs]:
-        """Write the rows to `out` by owner partition, then by stream key in the order met.
+        """Write the labels' rows to `out`, by owner partition, then by stream key in the order met.
 
-        `owner_of` has the owner partition of each key's code.
+        `owner_of` has the owner partition, below `owners`, of each key's code; `out` has room for
+        all rows.
 
         Returns:
-            The stream keys in that order, those without rows included; where the keys of each
-            owner partition begin, and their number; where each key's rows begin, (keys + 1,).
+            The stream keys in that order, those without labels included; where the keys of each
+            owner partition begin among them, (owners + 1,) with their number; where each key's rows
+            begin, (keys + 1,) with the number of rows.
         """
         met, bounds, starts = kernels.group_by_owner(
             self._table, self._used, owner_of, owners, out
@@ -143,7 +151,10 @@ class Tally:
         return names, bounds.tolist(), starts
 
     def _make_room(self, rows: int) -> None:
-        """Make the table large enough for `rows` rows; rebuild its slots if they are too few."""
+        """Make the table large enough for `rows` rows; rebuild its slots if they are too few.
+
+        With few possible pairs, each has a slot: the key's code above the `bits` of the label's.
+        """
         secret, bits, slots, has_row, pairs, counts = self._table
         keys = len(self.key_names)
         labels = len(self.label_names)
@@ -152,14 +163,16 @@ class Tally:
             counts = with_capacity(counts, rows)
         has_row = with_capacity(has_row, keys)
         self._table = kernels.Table(secret, bits, slots, has_row, pairs, counts)
+        # Each possible pair has a slot, also with the codes that are new.
         if bits != _HASHED and labels <= 1 << bits and keys << bits <= len(slots):
             return
-        per_key = (labels - 1).bit_length() if labels else 0
-        if keys << per_key <= _SLOTS_A_ROW * rows:
+        label_bits = (labels - 1).bit_length() if labels else 0
+        if keys << label_bits <= _SLOTS_A_ROW * rows:
             # One slot per possible pair takes no more room than the hash table, and needs no hash.
-            bits = per_key
-            size = keys << per_key
+            bits = label_bits
+            size = keys << label_bits
         elif bits != _HASHED or 2 * rows > len(slots):
+            # A hash table, at most half full.
             bits = _HASHED
             size = 1 << (2 * rows - 1).bit_length()
         else:
@@ -173,7 +186,8 @@ class Tally:
 class UserTally:
     """The users of one tick by stream key and label, in the codes of two vocabularies. Sensitive.
 
-    A user of an item may be in it several times, until the rows are written.
+    In place of a `Tally` where different users are counted. A row is a user of an item; it may be
+    there several times until the rows are written.
     """
 
     def __init__(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
@@ -205,22 +219,24 @@ class UserTally:
             events = events[columns.included[events]]
         if not len(events):
             return
-        number = np.diff(columns.ends, prepend=0)[events]
-        rows = rows_of(columns.ends[events] - number, number)
-        counts = amounts[rows] > 0
+        label_count = np.diff(columns.ends, prepend=0)[events]
+        places = rows_of(columns.ends[events] - label_count, label_count)
+        counts = amounts[places] > 0
         keys = columns.keys[events]
-        pairs = pairs_of(np.repeat(keys, number), columns.labels[rows])[counts]
+        pairs = pairs_of(np.repeat(keys, label_count), columns.labels[places])[counts]
+        # Keys without a label that counts are sent, too.
         self._keys.append(np.unique(keys))
         self._pairs.append(pairs)
-        self._users.append(np.repeat(users[events], number, axis=0)[counts])
+        self._users.append(np.repeat(users[events], label_count, axis=0)[counts])
         self._used += len(pairs)
 
     def write(
         self, owner_of: Codes, owners: int, out: kernels.LabelRows, users: Words
     ) -> tuple[list[str], list[int], Longs]:
-        """Write the distinct rows to `out` and `users`, and return the rest, as `Tally.write` does.
+        """Write the distinct rows to `out`, each with count 1, and `users` (rows, 2).
 
-        Stream keys are in the order of their codes.
+        Order and result are those of `Tally.write`, but stream keys are in the order of their
+        codes.
         """
         # The stream keys by owner, and the place of each key's code among them.
         keys = np.unique(np.concatenate(self._keys))
@@ -252,6 +268,7 @@ class UserTally:
 
 
 AnyTally = Tally | UserTally
+# What was counted in a lane and tick.
 Counted = tuple[Lane, int, AnyTally]
 
 
@@ -259,6 +276,7 @@ class Tallies:
     """Open tallies of one source partition, by lane and tick. Sensitive."""
 
     def __init__(self) -> None:
+        # One for each pair of vocabularies: full ones are replaced. Only the last is added to.
         self._open: dict[tuple[Lane, int], list[AnyTally]] = {}
 
     def __bool__(self) -> bool:
@@ -303,7 +321,11 @@ class Tallies:
         """Return all tallies with their lanes and ticks, and begin anew."""
         taken = self._open
         self._open = {}
-        return [(*at, tally) for at, tallies in taken.items() for tally in tallies]
+        return [
+            (lane, tick, tally)
+            for (lane, tick), tallies in taken.items()
+            for tally in tallies
+        ]
 
 
 class ContributionBuilder:
@@ -318,7 +340,7 @@ class ContributionBuilder:
         self._owner_of: dict[tuple[Vocabulary, int], Codes] = {}
 
     def build(self, counted: Sequence[Counted], owners: Owners) -> list[list[Rows]]:
-        """Return rows by owner partition, in tally order."""
+        """Return the rows for each owner partition, in the order of `counted`."""
         groups = (self._rows(counted, group, owners) for group in _group(counted))
         shares: list[list[Rows]] = [[] for _ in range(owners.number)]
         for _, owner, rows in sorted(chain.from_iterable(groups), key=itemgetter(0)):
@@ -335,7 +357,10 @@ class ContributionBuilder:
     def _rows(
         self, counted: Sequence[Counted], group: Sequence[int], owners: Owners
     ) -> Iterator[tuple[int, int, Rows]]:
-        """Yield (index in `counted`, owner, rows) of a group of tallies with equal vocabularies."""
+        """Yield (index in `counted`, owner, rows) of a group of tallies with equal vocabularies.
+
+        `group` has their indices in `counted`.
+        """
         first_lane, _, first = counted[group[0]]
         key_names = first.key_names
         label_names = first.label_names
@@ -346,30 +371,30 @@ class ContributionBuilder:
             np.empty(room, dtype=np.int64),
             np.empty(room, dtype=np.int64),
         )
-        named = any(counted[index][0].names_users for index in group)
-        users = np.empty((room if named else 0, 2), dtype=np.uint64)
+        has_users = any(counted[index][0].names_users for index in group)
+        users = np.empty((room if has_users else 0, 2), dtype=np.uint64)
         used = 0
-        of_tallies = []
+        written = []
         for index in group:
             lane, tick, tally = counted[index]
             number = owners.at(lane.end_ms(tick))
-            rest = kernels.LabelRows(
+            free = kernels.LabelRows(
                 out.pairs[used:], out.labels[used:], out.counts[used:]
             )
             owner_of_key = self._owners(key_names, number)
-            if isinstance(tally, Tally):
-                names, bounds, starts = tally.write(owner_of_key, number, rest)
-            else:
-                user_rows = users[used:]
-                written = tally.write(owner_of_key, number, rest, user_rows)
-                (names, bounds, starts) = written
-            of_tallies.append((index, number, names, bounds, starts + used))
+            names, bounds, starts = (
+                tally.write(owner_of_key, number, free)
+                if isinstance(tally, Tally)
+                else tally.write(owner_of_key, number, free, users[used:])
+            )
+            written.append((index, number, names, bounds, starts + used))
             used += int(starts[-1])
         texts = label_names.texts(out.labels[:used])
         tags = self._tags.of(first_lane.view, key_names, label_names).of(
             out.pairs[:used], texts
         )
-        for index, number, names, bounds, starts in of_tallies:
+        # Then each tally's rows, cut by owner: those of keys `start` to `stop` are its `span`.
+        for index, number, names, bounds, starts in written:
             lane, tick, _ = counted[index]
             for owner, (start, stop) in enumerate(pairwise(bounds)):
                 if stop > start:
@@ -387,20 +412,25 @@ class ContributionBuilder:
                     if lane.split == 1:
                         yield index, owner, rows
                         continue
-                    for part, of_part in enumerate(rows.parts()):
-                        yield index, part_owner(owner, part, number), of_part
+                    for part, part_rows in enumerate(rows.parts()):
+                        yield index, part_owner(owner, part, number), part_rows
 
     def _owners(self, names: Vocabulary, owners: int) -> Codes:
-        """Return the owner of every stream key of a vocabulary, (k,) by code; kept for later."""
-        known = self._owner_of.get((names, owners), _NO_OWNERS)
-        if len(known) < len(names):
+        """Return the owner of every stream key of a vocabulary, (k,) by code.
+
+        `owners` is how many there are. Kept for later: vocabularies only grow.
+        """
+        owner_of_key = self._owner_of.get((names, owners), _NO_OWNERS)
+        if len(owner_of_key) < len(names):
             more = [
                 owner_of(names.name(code), owners)
-                for code in range(len(known), len(names))
+                for code in range(len(owner_of_key), len(names))
             ]
-            known = np.concatenate([known, np.array(more, dtype=np.int32)])
-            self._owner_of[names, owners] = known
-        return known
+            owner_of_key = np.concatenate(
+                [owner_of_key, np.array(more, dtype=np.int32)]
+            )
+            self._owner_of[names, owners] = owner_of_key
+        return owner_of_key
 
 
 def _group(counted: Sequence[Counted]) -> Iterator[list[int]]:
@@ -420,9 +450,9 @@ def _group(counted: Sequence[Counted]) -> Iterator[list[int]]:
 def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run]]:
     """Sort a batch's events by the tick of `lane` in which each counts.
 
-    `times` (n,) are those of the events, `effective` (n,) those at which they count (`watermark`).
-    Return each event's tick (n,), 0 if its own time is before tick 1; and the ticks from 1 on that
-    have events, with their indices.
+    `times` (n,) are those of the events, `effective` (n,) those at which they count: later for late
+    events. Return each event's tick (n,), 0 if its own time is before tick 1; and the ticks from 1
+    on that have events, with their indices.
     """
     n = len(times)
     ticks = np.empty(n, dtype=np.int64)

@@ -8,11 +8,12 @@ user is in a window, or not, however often.
 All events of a user must lie in one source partition: `kafka/placement.py` rejects the others, so a
 producer that spreads them loses events but never weakens the guarantee.
 
-Each epoch has two open-addressing tables in memory, of users and of pairs: slots (4 bytes each,
-half of them free) hold the numbers of append-only entries. A user is a 128-bit digest; a pair is a
-user number and a 64-bit digest of (stream key, label), compared within that user only. Two
-colliding pairs of a user count as one: a count may be too low, the guarantee holds, and no user can
-change another's count.
+Each epoch has two open-addressing tables in memory, of users and of pairs: slots (4 bytes each, a
+quarter or more of them free) hold the numbers of append-only entries. A search begins at the slot
+of a hash and goes on to the next ones until it finds the entry or a free slot. A user is a 128-bit
+digest; a pair is a user number and a 64-bit digest of (stream key, label), compared within that
+user only. Two colliding pairs of a user count as one: a count may be too low, the guarantee holds,
+and no user can change another's count.
 
 59 M pairs of 10 M users take 1.7 GB, 2.0 GB with counts. Memory latency bounds look-ups, so a
 branch-free loop first guesses the entries of a block of events, and the processor fetches them in
@@ -56,16 +57,19 @@ BLOCK_EVENTS = 256
 
 
 class Table(NamedTuple):
-    """Columns of one epoch. Sensitive. Capacity beyond `sizes` is free."""
+    """Columns of one epoch. Sensitive. Capacity beyond `sizes` is free, and at least 1.
+
+    A user, or pair, with a number is an entry of the columns `user_...`, or `pair_...`.
+    """
 
     user_slots: Codes  # (a power of two,), user numbers, -1 where free
-    digests: Words  # (users, 2)
-    used: NDArray[np.uint16]  # (users,), counted pairs
+    user_digests: Words  # (users, 2)
+    user_pairs: NDArray[np.uint16]  # (users,), how many pairs of the user have counted
     pair_slots: Codes  # (a power of two,), pair numbers, valid where marked
     pair_marks: Bytes  # (slots,), 0 where free, else 1 + 7 bits of the pair's hash
-    owners: Codes  # (pairs,), user numbers
-    pairs: Words  # (pairs,), digests
-    counts: Codes  # (pairs,); (0,) where every count is 1
+    pair_users: Codes  # (pairs,), user numbers
+    pair_digests: Words  # (pairs,)
+    pair_counts: Codes  # (pairs,), what has counted; (0,) where every count is 1
     sizes: Longs  # (2,), numbers of users and pairs
     seed: Words  # (1,), of the hash
 
@@ -74,11 +78,14 @@ class Table(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Users of n events, and their m rows of pairs. Sensitive."""
+    """Users of n events, and their m rows: one for each (stream key, label) of an event. Sensitive.
+
+    Event i has the rows first_row[i] : first_row[i] + row_count[i], at most `max_items`.
+    """
 
     users: Words  # (n, 2), digests
-    first: Longs  # (n,), each event's first row
-    number: Longs  # (n,), of its rows: its distinct labels, at most `max_items`
+    first_row: Longs  # (n,)
+    row_count: Longs  # (n,)
     pairs: Words  # (m,), digests of (stream key, label)
     amounts: Longs  # (m,); (0,): all 1
 
@@ -106,7 +113,10 @@ def mark(hashed: np.uint64) -> np.uint8:
 def user_slot(
     slots: Codes, digests: Words, seed: np.uint64, first: np.uint64, second: np.uint64
 ) -> int:
-    """Return the slot of the user with this digest, of two words, or the free slot for it."""
+    """Return the slot of the user with this digest, of two words, or the free slot for it.
+
+    `digests` are those of all users, by number. Some slots are always free, so the search ends.
+    """
     mask = len(slots) - 1
     slot = np.int64(spread(first, second, seed) >> _32) & mask
     while slots[slot] >= 0 and (
@@ -120,15 +130,16 @@ def user_slot(
 def pair_slot(
     slots: Codes,
     marks: Bytes,
-    owners: Codes,
-    pairs: Words,
+    users: Codes,
+    digests: Words,
     hashed: np.uint64,
-    owner: int,
-    pair: np.uint64,
+    user: int,
+    digest: np.uint64,
 ) -> int:
     """Return the slot of a user's pair, or the free slot for it.
 
-    `owner` is the user's number, `pair` the pair's digest, and `hashed` their hash.
+    `users` (numbers) and `digests` are those of all pairs; the wanted pair has `user` and `digest`,
+    which `hashed` is the hash of. Some slots are always free, so the search ends.
     """
     mask = len(slots) - 1
     own_mark = mark(hashed)
@@ -136,8 +147,8 @@ def pair_slot(
     # Marks are contiguous, so entries of other pairs, scattered in memory, are rarely read.
     while marks[slot] and (
         marks[slot] != own_mark
-        or owners[slots[slot]] != owner
-        or pairs[slots[slot]] != pair
+        or users[slots[slot]] != user
+        or digests[slots[slot]] != digest
     ):
         slot = (slot + 1) & mask
     return int(slot)
@@ -145,48 +156,51 @@ def pair_slot(
 
 @kernel
 def number_users(
-    table: Table, first: int, events: Longs, batch: Batch, owners: Codes
+    table: Table, first: int, events: Longs, batch: Batch, user_numbers: Codes
 ) -> int:
-    """Write the users' numbers of `events[first:]` to `owners` (n,), new ones for new users.
+    """Find the user numbers of `events[first:]` in the table; enter new users.
 
-    Stop when the table is full; return the place in `events` to resume from, or their number.
+    Writes `user_numbers` (n,), by event; those of events without rows mean nothing. Stops when the
+    table is full: returns the place in `events` to resume from, or their number.
     """
     # Unpacked: passing the table counts a reference to each array, which tripled an event's cost.
     slots = table.user_slots
-    digests = table.digests
-    used = table.used
+    digests = table.user_digests
+    user_pairs = table.user_pairs
     sizes = table.sizes
     users = batch.users
-    number = batch.number
+    row_count = batch.row_count
     seed = table.seed[0]
-    mask = len(table.user_slots) - 1
+    mask = len(slots) - 1
     for start in range(first, len(events), BLOCK_EVENTS):
         block = events[start : start + BLOCK_EVENTS]
         # Guess the number in each user's first slot; -1: new, or in a later slot.
         for event in block:
             hashed = spread(users[event, 0], users[event, 1], seed)
-            owners[event] = slots[np.int64(hashed >> _32) & mask]
+            user_numbers[event] = slots[np.int64(hashed >> _32) & mask]
+        # Drop wrong guesses. Without one, entry 0 is read in its place, to do without a branch.
         for event in block:
-            guess = max(owners[event], 0)
+            guess = max(user_numbers[event], 0)
             if (
                 digests[guess, 0] != users[event, 0]
                 or digests[guess, 1] != users[event, 1]
             ):
-                owners[event] = -1
+                user_numbers[event] = -1
+        # Search for the others, in order: a user may be new at one event and known at the next.
         for i in range(len(block)):
             event = block[i]
-            if number[event] == 0 or owners[event] >= 0:
+            if row_count[event] == 0 or user_numbers[event] >= 0:
                 continue
             slot = user_slot(slots, digests, seed, users[event, 0], users[event, 1])
             if slots[slot] < 0:
-                if sizes[0] == len(used):
+                if sizes[0] == len(user_pairs):
                     return start + i
                 slots[slot] = sizes[0]
                 digests[sizes[0], 0] = users[event, 0]
                 digests[sizes[0], 1] = users[event, 1]
-                used[sizes[0]] = 0
+                user_pairs[sizes[0]] = 0
                 sizes[0] += 1
-            owners[event] = slots[slot]
+            user_numbers[event] = slots[slot]
     return len(events)
 
 
@@ -194,67 +208,71 @@ def number_users(
 def count_pairs(
     table: Table,
     bounds: tuple[int, int],
-    from_event: int,
+    first: int,
     events: Longs,
     batch: Batch,
-    owners: Codes,
-    numbers: Codes,
+    user_numbers: Codes,
+    pair_numbers: Codes,
     counted: Longs,
 ) -> int:
-    """Write how much each row of `events[from_event:]` counts, within its user's bounds.
+    """Write how much each row of `events[first:]` counts, within its user's bounds.
 
     Args:
         table: changed: new pairs, and the counts of known ones.
         bounds: the maximum of pairs per user, and of counts per pair; if the latter is 0 (unique
             users), a pair that counted before counts as -1: there is nothing to store.
-        owners: (n,), the number of each event's user in the table.
-        numbers: (m,), scratch: the number of each row's pair in the table.
-        counted: (m,), written, where a row counts.
+        user_numbers: (n,), the number of each event's user in the table.
+        pair_numbers: (m,), scratch: the number of each row's pair in the table.
+        counted: (m,), 0 before; written where a row counts.
 
-    Stops when the table is full; returns the place in `events` to resume from, or their number.
+    Stops when the table is full, before the first event that may not have room for all its rows;
+    returns the place in `events` to resume from, or their number.
     """
-    used = table.used
+    user_pairs = table.user_pairs
     slots = table.pair_slots
     marks = table.pair_marks
     sizes = table.sizes
-    pair_owners = table.owners
-    digests = table.pairs
-    counts = table.counts
+    users = table.pair_users
+    digests = table.pair_digests
+    counts = table.pair_counts
     seed = table.seed[0]
-    first = batch.first
-    number = batch.number
+    first_row = batch.first_row
+    row_count = batch.row_count
     pairs = batch.pairs
     amounts = batch.amounts
     (max_pairs, max_count) = bounds
     mask = len(slots) - 1
-    for start in range(from_event, len(events), BLOCK_EVENTS):
+    for start in range(first, len(events), BLOCK_EVENTS):
         block = events[start : start + BLOCK_EVENTS]
         # Guess the number in each pair's first slot; -1: new, or in a later slot.
         for event in block:
-            for row in range(first[event], first[event] + number[event]):
-                hashed = spread(pairs[row], np.uint64(owners[event]), seed)
+            for row in range(first_row[event], first_row[event] + row_count[event]):
+                hashed = spread(pairs[row], np.uint64(user_numbers[event]), seed)
                 place = np.int64(hashed >> _32) & mask
-                numbers[row] = slots[place] if marks[place] == mark(hashed) else -1
+                is_likely = marks[place] == mark(hashed)
+                pair_numbers[row] = slots[place] if is_likely else -1
+        # Drop wrong guesses. Without one, entry 0 is read in its place, to do without a branch.
         for event in block:
-            for row in range(first[event], first[event] + number[event]):
-                guess = max(numbers[row], 0)
-                if pair_owners[guess] != owners[event] or digests[guess] != pairs[row]:
-                    numbers[row] = -1
+            for row in range(first_row[event], first_row[event] + row_count[event]):
+                guess = max(pair_numbers[row], 0)
+                if users[guess] != user_numbers[event] or digests[guess] != pairs[row]:
+                    pair_numbers[row] = -1
+        # Count in order: a pair may be new at one event and known at the next.
         for i in range(len(block)):
             event = block[i]
-            if sizes[1] + number[event] > len(pair_owners):
+            if sizes[1] + row_count[event] > len(users):
                 return start + i
-            for row in range(first[event], first[event] + number[event]):
-                owner = owners[event]
+            for row in range(first_row[event], first_row[event] + row_count[event]):
+                user = user_numbers[event]
                 amount = amounts[row] if len(amounts) else 1
-                if amount <= 0 or (max_count == 1 and used[owner] >= max_pairs):
+                if amount <= 0 or (max_count == 1 and user_pairs[user] >= max_pairs):
                     # With max_count 1, every pair of a user at the limit has counted or never will.
                     continue
-                pair = numbers[row]
+                pair = pair_numbers[row]
                 if pair < 0:
-                    hashed = spread(pairs[row], np.uint64(owner), seed)
+                    hashed = spread(pairs[row], np.uint64(user), seed)
                     slot = pair_slot(
-                        slots, marks, pair_owners, digests, hashed, owner, pairs[row]
+                        slots, marks, users, digests, hashed, user, pairs[row]
                     )
                     pair = slots[slot] if marks[slot] else -1
                 if pair >= 0:
@@ -263,23 +281,27 @@ def count_pairs(
                     elif max_count > 1:
                         counted[row] = min(amount, max_count - counts[pair])
                         counts[pair] += counted[row]
-                elif used[owner] < max_pairs:
+                elif user_pairs[user] < max_pairs:
+                    # A new pair, at the free slot that the search above has found.
                     pair = sizes[1]
                     slots[slot] = pair
                     marks[slot] = mark(hashed)
-                    pair_owners[pair] = owner
+                    users[pair] = user
                     digests[pair] = pairs[row]
                     counted[row] = min(amount, max(max_count, 1))
                     if max_count > 1:
                         counts[pair] = counted[row]
-                    used[owner] += 1
+                    user_pairs[user] += 1
                     sizes[1] += 1
     return len(events)
 
 
 @kernel
 def index_users(slots: Codes, digests: Words, seed: np.uint64, size: int) -> None:
-    """Enter the numbers of the first `size` users in free slots."""
+    """Enter the numbers of the first `size` users in `slots`, which are all free: -1.
+
+    They are distinct, so each takes the first free slot from its hash on, as `user_slot` searches.
+    """
     mask = len(slots) - 1
     for number in range(size):
         hashed = spread(digests[number, 0], digests[number, 1], seed)
@@ -291,12 +313,15 @@ def index_users(slots: Codes, digests: Words, seed: np.uint64, size: int) -> Non
 
 @kernel
 def index_pairs(
-    slots: Codes, marks: Bytes, owners: Codes, pairs: Words, seed: np.uint64, size: int
+    slots: Codes, marks: Bytes, users: Codes, digests: Words, seed: np.uint64, size: int
 ) -> None:
-    """Enter the numbers of the first `size` pairs in free slots, and mark these."""
+    """Enter the numbers of the first `size` pairs in `slots`, and mark these: all are unmarked.
+
+    They are distinct, so each takes the first free slot from its hash on, as `pair_slot` searches.
+    """
     mask = len(slots) - 1
     for number in range(size):
-        hashed = spread(pairs[number], np.uint64(owners[number]), seed)
+        hashed = spread(digests[number], np.uint64(users[number]), seed)
         slot = np.int64(hashed >> _32) & mask
         while marks[slot]:
             slot = (slot + 1) & mask
@@ -306,28 +331,31 @@ def index_pairs(
 
 @kernel_with_arrays
 def entries(events: Longs, batch: Batch, counted: Longs) -> tuple[Words, Words, Longs]:
-    """Return the counted rows as columns: user (k, 2), pair (k,) and amount (k,)."""
+    """Return the k rows of `events` to store, as columns: user (k, 2), pair (k,), amount (k,).
+
+    `counted` (m,) is that of `count_pairs`: above 0 where there is something to store.
+    """
     users = batch.users
-    first = batch.first
-    number = batch.number
+    first_row = batch.first_row
+    row_count = batch.row_count
     pairs = batch.pairs
     size = 0
     for event in events:
-        for row in range(first[event], first[event] + number[event]):
+        for row in range(first_row[event], first_row[event] + row_count[event]):
             size += counted[row] > 0
-    of_user = np.empty((size, 2), dtype=np.uint64)
-    of_pair = np.empty(size, dtype=np.uint64)
-    added = np.empty(size, dtype=np.int64)
+    entry_users = np.empty((size, 2), dtype=np.uint64)
+    entry_pairs = np.empty(size, dtype=np.uint64)
+    amounts = np.empty(size, dtype=np.int64)
     entry = 0
     for event in events:
-        for row in range(first[event], first[event] + number[event]):
+        for row in range(first_row[event], first_row[event] + row_count[event]):
             if counted[row] > 0:
-                of_user[entry, 0] = users[event, 0]
-                of_user[entry, 1] = users[event, 1]
-                of_pair[entry] = pairs[row]
-                added[entry] = counted[row]
+                entry_users[entry, 0] = users[event, 0]
+                entry_users[entry, 1] = users[event, 1]
+                entry_pairs[entry] = pairs[row]
+                amounts[entry] = counted[row]
                 entry += 1
-    return of_user, of_pair, added
+    return entry_users, entry_pairs, amounts
 
 
 VERSION = b"\x02"
@@ -346,25 +374,27 @@ _NO_ROWS: Rows = read_only(np.empty(0, _ROW))
 
 
 class UserEpoch:
-    """Table of one (lane, epoch), and its entries not yet stored. Sensitive."""
+    """Table of one (lane, epoch), and the rows of its blocks not yet stored. Sensitive."""
 
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
-        """`keeps`: whether entries will be stored."""
-        self._most = lane.max_items_per_user or 0
-        self._max_count = lane.max_count
+        """`keeps`: whether to keep new rows for `changes`, as there is a store to put them in."""
+        # Pairs of a user, and counts of a pair.
+        self._bounds = lane.max_items_per_user or 0, lane.max_count
         self._keeps = keeps
-        self._table = _new_table(self._max_count)
+        self._table = _new_table(lane.max_count)
+        # Rows since the last commit, and their number.
         self._new: list[Rows] = []
-        # The last stored block, which is written again with more rows, and its number.
-        self._tail = _NO_ROWS
+        self.new_rows = 0
+        # The number of the next block to write; and rows that it begins with: a short last block
+        # is written again under its number, with more rows.
         self._sequence = 0
+        self._tail = _NO_ROWS
         # What these two are once `changes` are committed.
-        self._written: tuple[int, Rows] | None = None
-        self.rows = 0  # new since the last commit
+        self._after_commit: tuple[int, Rows] | None = None
 
     def take(self, events: Longs, batch: Batch, counted: Longs) -> None:
         """Count `events` (k,) of a batch; write the amounts that count to `counted` (m,)."""
-        self._take(events, batch, counted)
+        self._count(events, batch, counted)
         if self._keeps:
             users, pairs, added = entries(events, batch, counted)
             rows = np.empty(len(pairs), dtype=_ROW)
@@ -372,58 +402,72 @@ class UserEpoch:
             rows["pair"] = pairs
             rows["added"] = added
             self._new.append(rows)
-            self.rows += len(rows)
+            self.new_rows += len(rows)
+        # -1, of unique users, counts too: it only had nothing to store.
         np.abs(counted, out=counted)
 
-    def _take(self, events: Longs, batch: Batch, counted: Longs) -> None:
-        """Count as `take` does, without noting what is to be stored; enlarge the table if full."""
+    def _count(self, events: Longs, batch: Batch, counted: Longs) -> None:
+        """Write to `counted` what `count_pairs` does, and enlarge the table where it is full."""
         users = readonly_contiguous(batch.users)
         pairs = readonly_contiguous(batch.pairs)
         batch = batch._replace(users=users, pairs=pairs)
-        owners = np.empty(len(users), dtype=np.int32)
-        numbers = np.empty(len(pairs), dtype=np.int32)
+        user_numbers = np.empty(len(users), dtype=np.int32)
+        pair_numbers = np.empty(len(pairs), dtype=np.int32)
         done = 0
-        bounds = (self._most, self._max_count)
-        while (done := number_users(self._table, done, events, batch, owners)) < len(
-            events
-        ):
+        while True:
+            done = number_users(self._table, done, events, batch, user_numbers)
+            if done == len(events):
+                break
             self._table = _grow_users(self._table)
         done = 0
         while True:
             done = count_pairs(
-                self._table, bounds, done, events, batch, owners, numbers, counted
+                self._table,
+                self._bounds,
+                done,
+                events,
+                batch,
+                user_numbers,
+                pair_numbers,
+                counted,
             )
             if done == len(events):
                 return
-            self._table = _grow_pairs(self._table, int(batch.number[events[done]]))
+            self._table = _grow_pairs(self._table, int(batch.row_count[events[done]]))
 
     def changes(self, name: bytes) -> list[Change]:
-        """Return blocks with the entries new since the last commit; `name` begins their names."""
-        if not self.rows:
+        """Return blocks with the rows new since the last commit; `name` begins their names."""
+        if not self.new_rows:
             return []
         rows = np.concatenate([self._tail, *self._new])
         sequence = self._sequence
-        made: list[Change] = []
+        blocks: list[Change] = []
         for start in range(0, len(rows), BLOCK_ROWS):
             part = rows[start : start + BLOCK_ROWS]
             block = VERSION + len(part).to_bytes(4) + part.tobytes()
-            made.append((name + sequence.to_bytes(8), block))
+            blocks.append((name + sequence.to_bytes(8), block))
+            # Only the last one may be shorter.
             if len(part) >= TAIL_ROWS:
                 sequence = sequence + 1
                 part = _NO_ROWS
-        self._written = sequence, part.copy()  # a slice would keep all rows in memory
-        return made
+        # A copy: a slice would keep all rows in memory.
+        self._after_commit = sequence, part.copy()
+        return blocks
 
     def committed(self) -> None:
         """Note that the `changes` are stored."""
-        if self._written is not None:
-            self._sequence, self._tail = self._written
-        self._written = None
+        if self._after_commit is not None:
+            self._sequence, self._tail = self._after_commit
+        self._after_commit = None
         self._new = []
-        self.rows = 0
+        self.new_rows = 0
 
     def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
-        """Restore the table from stored (name, block) pairs, by counting their rows again."""
+        """Restore the table from stored (name, block) pairs, by counting their rows again.
+
+        `stored` are in the order in which they were counted. Raise StateRefused if more is stored
+        than counts within the bounds.
+        """
         for name, value in stored:
             rows = _decode(value)
             # Each row as an event of its own.
@@ -432,7 +476,7 @@ class UserEpoch:
             added = rows["added"].astype(np.int64)
             counted = np.zeros_like(added)
             batch = Batch(rows["user"], events, ones, rows["pair"], added)
-            self._take(events, batch, counted)
+            self._count(events, batch, counted)
             if not np.array_equal(counted, added):
                 raise StateRefused(
                     "stored pairs of users are more than their settings allow: the state was changed"
@@ -448,13 +492,13 @@ def _new_table(max_count: int) -> Table:
     """Return an empty table; with a `max_count` of 1 no counts are kept."""
     return Table(
         user_slots=np.full(2 * _ROOM, -1, dtype=np.int32),
-        digests=np.zeros((_ROOM, 2), dtype=np.uint64),
-        used=np.zeros(_ROOM, dtype=np.uint16),
+        user_digests=np.zeros((_ROOM, 2), dtype=np.uint64),
+        user_pairs=np.zeros(_ROOM, dtype=np.uint16),
         pair_slots=np.empty(2 * _ROOM, dtype=np.int32),
         pair_marks=np.zeros(2 * _ROOM, dtype=np.uint8),
-        owners=np.zeros(_ROOM, dtype=np.int32),
-        pairs=np.zeros(_ROOM, dtype=np.uint64),
-        counts=np.zeros(_ROOM if max_count > 1 else 0, dtype=np.int32),
+        pair_users=np.zeros(_ROOM, dtype=np.int32),
+        pair_digests=np.zeros(_ROOM, dtype=np.uint64),
+        pair_counts=np.zeros(_ROOM if max_count > 1 else 0, dtype=np.int32),
         sizes=np.zeros(2, dtype=np.int64),
         # Local to this process: nothing stored or published depends on it.
         seed=np.array([secrets.randbits(64)], dtype=np.uint64),
@@ -466,14 +510,14 @@ def _grow_users(table: Table) -> Table:
     users = int(table.sizes[0])
     room = _room(users, 1)
     # Reallocated in place where possible: a copy would need both at once.
-    table.digests.resize((room, 2), refcheck=False)
-    table.used.resize(room, refcheck=False)
+    table.user_digests.resize((room, 2), refcheck=False)
+    table.user_pairs.resize(room, refcheck=False)
     size = _slots_for(room, len(table.user_slots))
     if size > len(table.user_slots):
-        # freed before more is allocated
+        # The old slots are freed before the new ones are allocated.
         table = table._replace(user_slots=np.empty(0, np.int32))
         table = table._replace(user_slots=np.full(size, -1, dtype=np.int32))
-        index_users(table.user_slots, table.digests, table.seed[0], users)
+        index_users(table.user_slots, table.user_digests, table.seed[0], users)
     return table
 
 
@@ -481,12 +525,16 @@ def _grow_pairs(table: Table, rows: int) -> Table:
     """Return the table with its pairs, and room for `rows` more."""
     pairs = int(table.sizes[1])
     room = _room(pairs, rows)
-    table.owners.resize(room, refcheck=False)
-    table.pairs.resize(room, refcheck=False)
-    if len(table.counts):
-        table.counts.resize(room, refcheck=False)
+    # Reallocated in place where possible: a copy would need both at once.
+    users = table.pair_users
+    digests = table.pair_digests
+    users.resize(room, refcheck=False)
+    digests.resize(room, refcheck=False)
+    if len(table.pair_counts):
+        table.pair_counts.resize(room, refcheck=False)
     size = _slots_for(room, len(table.pair_slots))
     if size > len(table.pair_slots):
+        # The old slots are freed before the new ones are allocated.
         table = table._replace(
             pair_slots=np.empty(0, np.int32), pair_marks=np.empty(0, np.uint8)
         )
@@ -494,19 +542,22 @@ def _grow_pairs(table: Table, rows: int) -> Table:
         slots = np.empty(size, dtype=np.int32)
         marks = np.zeros(size, dtype=np.uint8)
         table = table._replace(pair_slots=slots, pair_marks=marks)
-        index_pairs(slots, marks, table.owners, table.pairs, table.seed[0], pairs)
+        index_pairs(slots, marks, users, digests, table.seed[0], pairs)
     return table
 
 
 def _slots_for(room: int, slots: int) -> int:
-    """Return a power of two of slots, at most three quarters of them taken."""
+    """Return how many slots a table with this room takes: `slots`, as now, or twice as often more.
+
+    At most three quarters of them are ever taken, so that searches are short, and end.
+    """
     while 4 * room > 3 * slots:
         slots *= 2
     return slots
 
 
 def _room(used: int, more: int) -> int:
-    """Return a capacity for `more` entries beside those in use."""
+    """Return a capacity for `more` entries beside those in use; MemoryError if there is none."""
     room = max(used + more, int(used * _GROWTH))
     if room > _ROWS_MAX:
         raise MemoryError(
@@ -516,6 +567,7 @@ def _room(used: int, more: int) -> int:
 
 
 def _decode(block: bytes) -> Rows:
+    """Return a stored block's rows; StateRefused if this version did not write it."""
     rows = int.from_bytes(block[1:HEAD_BYTES])
     if block[:1] != VERSION or len(block) != HEAD_BYTES + rows * ROW_BYTES:
         raise StateRefused(
@@ -551,6 +603,7 @@ class Users:
         self._digests = {lane: _lane_digest(lane) for lane in bounded}
         self._stored = stored
         self._epochs: dict[tuple[Lane, int], UserEpoch] = {}
+        # The first epoch of each lane in which something can still count.
         self._oldest = dict.fromkeys(self._digests, 0)
 
     def __repr__(self) -> str:
@@ -558,7 +611,8 @@ class Users:
 
     @property
     def full(self) -> bool:
-        return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_PENDING_MAX
+        new_rows = sum(epoch.new_rows for epoch in self._epochs.values())
+        return new_rows >= ROWS_PENDING_MAX
 
     def charge(self, lane: Lane, epochs: Longs, batch: Batch) -> Longs:
         """Charge the rows of a batch to its users, in event order; return what each counts (m,).
@@ -566,10 +620,12 @@ class Users:
         `epochs` (n,) are those of the events, -1 for one that does not count.
         """
         counted = np.zeros(len(batch.pairs), dtype=np.int64)
+        # The events of each epoch.
         order = np.argsort(epochs, kind="stable")
         for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
             epoch = int(epochs[events[0]])
-            # Expired epochs are forgotten: their ticks are closed, so nothing counts there.
+            # Expired epochs are forgotten: their ticks are closed, so nothing counts there. Nor
+            # does it in -1.
             if epoch >= self._oldest[lane]:
                 self._of(lane, epoch).take(events, batch, counted)
         return counted
@@ -584,21 +640,24 @@ class Users:
         ]
 
     def expired(self, watermark_ms: int) -> list[Change]:
-        """Return deletions of stored expired epochs, in which nothing can count again."""
+        """Return deletions of stored blocks of expired epochs, in which nothing can count again.
+
+        Not necessarily of all: of a limited number, the others at the next call.
+        """
         if self._stored is None:
             return []
         deletions: list[Change] = []
-        size = 0
+        read_bytes = 0
         for lane, digest in self._digests.items():
             prefix = PREFIX + digest
+            # Names of a lane are in the order of epochs.
             first_kept = prefix + _oldest(lane, watermark_ms).to_bytes(8)
-            most = DELETIONS_MAX
             for name, value in islice(
-                self._stored.items(prefix), most - len(deletions)
+                self._stored.items(prefix), DELETIONS_MAX - len(deletions)
             ):
-                if name >= first_kept or size >= DELETED_BYTES_MAX:
+                if name >= first_kept or read_bytes >= DELETED_BYTES_MAX:
                     break
-                size += len(value)
+                read_bytes += len(value)
                 deletions.append((name, None))
         return deletions
 
@@ -614,7 +673,10 @@ class Users:
                 self._epochs[lane, epoch].committed()
 
     def restore(self, watermark_ms: int) -> None:
-        """Load the oldest epoch of each lane that the watermark has not passed."""
+        """Load the oldest epoch of each lane that the watermark has not passed.
+
+        Nearly all events are in it; a later one is loaded at its first event.
+        """
         for lane in self._oldest:
             self._oldest[lane] = _oldest(lane, watermark_ms)
             self._of(lane, self._oldest[lane])
@@ -634,10 +696,12 @@ class Users:
 
 
 def _oldest(lane: Lane, watermark_ms: int) -> int:
-    """Return the number of the epoch with the first tick that the watermark has not passed."""
+    """Return the number of the epoch with the first tick that ends after the watermark."""
+    # Ticks count from 1; before the start of the lane, the watermark has passed none.
     return lane.epoch(max(1, (watermark_ms - lane.start_ms) // lane.tick_ms + 1))
 
 
 def _lane_digest(lane: Lane) -> bytes:
+    """Return the lane's part of the names of its blocks: part of the stored format."""
     text = repr(tuple(lane)).encode()
     return blake2b(text, digest_size=8, person=b"qc-lane").digest()

@@ -36,17 +36,17 @@ class Spilled(NamedTuple):
 
 
 class WaitingSections:
-    """Sections of incomplete ticks, by (lane, tick)."""
+    """Sections of incomplete ticks, by (lane, tick), in memory or in a file."""
 
     def __init__(self, directory: Path | None, limit: int) -> None:
         """Keep `limit` bytes in memory, the rest in a file in `directory` (None: the system's)."""
         self._directory = directory
         self._limit = limit
         self.held_bytes = 0  # approximate size of the sections in memory
-        # By lane and tick: offsets, and sections.
+        # By lane and tick: each section, with the offset of its message, in the order of offsets.
         self._parts: dict[tuple[Lane, int], list[tuple[int, Section | Spilled]]] = {}
         self._file: IO[bytes] | None = None
-        # Of the file: how many sections in it are needed, and its length.
+        # Of the file: how many sections in it are still needed, and the end of what was written.
         self._spilled = 0
         self._end = 0
         # When writing failed last, by the monotonic clock; None: it works.
@@ -63,8 +63,9 @@ class WaitingSections:
         self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
 
     def _spill(self, part: Section) -> Spilled | None:
-        """Write a section to the file; None if it cannot be written now."""
+        """Append a section to the file; return where it lies, None if it cannot be written now."""
         now_s = time.monotonic()
+        # After a failure the disk is left alone for a while.
         if self._failed_s is not None and now_s - self._failed_s < RETRY_S:
             return None
         text = msgspec.msgpack.encode(part)
@@ -100,6 +101,7 @@ class WaitingSections:
         return self._end if self._spilled else 0
 
     def get(self, lane: Lane, tick: int) -> list[Section]:
+        """Return the sections of a lane's tick, which stay here; CopyFailed if one is lost."""
         return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
 
     def drop(self, lane: Lane, tick: int) -> None:

@@ -68,6 +68,7 @@ def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
 
     Skipped events are in no view: no histogram would have counted them.
     """
+    # From places among the valid events to rows of the batch.
     index = events.index[behind[events.in_any_view[behind]]]
     return [Reject(row, BEHIND) for row in index.tolist()]
 
@@ -80,16 +81,19 @@ def late_events(times: Longs, effective: Longs, lane: Lane) -> Longs:
     tick.
     """
     # Few events are behind the watermark: only these need a division.
-    moved = np.flatnonzero(effective > times)
-    dated = times[moved] - lane.start_ms
-    counted = effective[moved] - lane.start_ms
+    behind = np.flatnonzero(effective > times)
+    dated = times[behind] - lane.start_ms
+    counted = effective[behind] - lane.start_ms
     is_late = (dated >= 0) & (dated // lane.tick_ms < counted // lane.tick_ms)
-    late: Longs = moved[is_late]
+    late: Longs = behind[is_late]
     return late
 
 
 class Watermark:
-    """Current and last committed watermark of one partition. Sensitive."""
+    """The clock of one partition: which ticks are closed, and where events count. Sensitive.
+
+    It has the current watermark, and the last one that was committed.
+    """
 
     def __init__(
         self,
@@ -100,10 +104,11 @@ class Watermark:
         *,
         by_clock: bool = False,
     ) -> None:
-        """A tick stays open `grace_ms` for late events. `max_behind_ms`: None, no limit.
+        """A tick of `lanes` stays open `grace_ms` for late events.
 
-        `moves` are times at which users move to other partitions, each the beginning of an epoch:
-        an event from before one may not count after it.
+        An event more than `max_behind_ms` behind the watermark is rejected; None: none is. `moves`
+        are times at which users move to other partitions, each the beginning of an epoch: an event
+        from before one may not count after it. `by_clock`: see the module.
         """
         self._lanes = lanes
         self._grace = grace_ms
@@ -121,8 +126,9 @@ class Watermark:
 
     def resume(self, watermark: int | None) -> None:
         """Begin at a stored watermark, which is the last committed one; None: nothing is stored."""
-        self.watermark = self._committed_watermark = watermark
-        # Ticks close by the clock then, also before the first event.
+        self.watermark = watermark
+        self._committed_watermark = watermark
+        # By the clock, ticks close also before the first event.
         if watermark is None and self.by_clock:
             now_ms = time.time_ns() // 1_000_000
             starts = min(lane.start_ms for lane in self._lanes)
@@ -148,7 +154,8 @@ class Watermark:
         begin = 0
         mark = self.watermark
         if mark is None:
-            # The first accepted event begins the watermark; those before it are rejected.
+            # The first event that is not too far behind begins the watermark; those before it are
+            # rejected, by the effective time that they get here.
             oldest = 0 if read_ms is None else self._oldest(read_ms)
             accepted = oldest - times <= self._max_behind
             begin = int(np.argmax(accepted)) if accepted.any() else len(times)
@@ -183,7 +190,7 @@ class Watermark:
         return rejected
 
     def _oldest(self, now_ms: int) -> int:
-        """Return the earliest time from which publishing all ticks until now is not too much."""
+        """Return the earliest time to begin at, ms: BACKLOG_TICKS_MAX ticks before now, at most."""
         oldest_ms = 0
         for lane in self._lanes:
             earliest_ms = now_ms - BACKLOG_TICKS_MAX * lane.tick_ms
@@ -207,8 +214,9 @@ class Watermark:
     def latest_ms(self, opened_ms: int, now_ms: int) -> int:
         """Return the time that counts as now where a record is judged to be dated ahead.
 
-        `by_clock` it must not depend on how fast records are read: it is the end of the open tick,
-        or when the shard was opened at `opened_ms`, if that is later.
+        `now_ms`, unless `by_clock`: then it must not depend on how fast records are read. It is
+        when the clock closes the first of the open ticks, or `opened_ms`, when the shard was
+        opened, if that is later.
         """
         if not self.by_clock or self.watermark is None:
             return now_ms
@@ -226,11 +234,9 @@ class Watermark:
         """
         if self.by_clock:
             return self.has_closed_tick()
-        soon = time.monotonic() - self._closed_s < self._commit_gap_s
-        return (
-            not (soon and is_behind(self.watermark, self._grace))
-            and self.has_closed_tick()
-        )
+        is_soon = time.monotonic() - self._closed_s < self._commit_gap_s
+        waits = is_soon and is_behind(self.watermark, self._grace)
+        return not waits and self.has_closed_tick()
 
     def ticks_closed(self) -> int:
         """Return ticks closed since the last commit, over all lanes; 0 before the first."""
@@ -249,9 +255,10 @@ class Watermark:
         return sum(end // width - begin // width for end, begin, width in ends)
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
-        """Return whether the clock alone closes a tick that was open at `noted_ms`. Thread-safe.
+        """Return whether the clock alone closes a tick that nothing else will. Thread-safe.
 
-        An end of the log was noted last at `noted_ms`, and will close what had ended then.
+        An end of the log was noted last at `noted_ms`: when it is reached, it closes what had ended
+        then.
         """
         before = self.watermark
         mark = now_ms - self._grace

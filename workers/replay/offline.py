@@ -51,10 +51,10 @@ class ReplayMerge(Merge):
     # When the last tick of each lane ends; None until the input has ended.
     _ends: dict[Lane, int] | None = None
 
-    def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
-        """Begin to release a lane's ticks up to `complete` (ms); `users` are its histograms."""
-        super()._begin(lane, users, complete)
-        for histogram in users:
+    def _begin(self, lane: Lane, complete: int) -> None:
+        """Begin to release a lane's ticks up to `complete` (ms)."""
+        super()._begin(lane, complete)
+        for histogram in self._lanes[lane]:
             next_tick = histogram.next
             grid = histogram.grid
             if (
@@ -253,8 +253,11 @@ class Offline:
         lanes = list(dict.fromkeys(lane for lane in of_all if lane is not None))
         number = source.partitions
         grace_ms = settings.events.grace_ms
-        sums = factory.sums(histograms)
-        self._intakes = [Intake(lanes, grace_ms, key, sums=sums) for _ in range(number)]
+        count_lane_of = factory.count_lane_of(histograms)
+        self._intakes = [
+            Intake(lanes, grace_ms, key, count_lane_of=count_lane_of)
+            for _ in range(number)
+        ]
         for intake, watermark in zip(self._intakes, source.begins, strict=False):
             intake.restore(watermark, None)
         self._sequences = [[0] for _ in range(number)]

@@ -77,7 +77,7 @@ class Scene:
             lanes=lanes(self.settings),
             reader=event_reader(self.settings.events, None),
             declared=ANY,
-            sums={},
+            count_lane_of={},
             key=KEY,
             commit_interval_s=5.0,
         )

@@ -26,23 +26,25 @@ def epochs_of_users(lanes: Iterable[Lane]) -> list[TickGrid]:
 def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
     """Return the first time after `after_ms` at which epochs of all grids begin; None: never.
 
-    Grid by grid, move on until an epoch of this one begins too; then only by multiples of all
-    epochs so far.
+    Also None if a grid has no epochs.
     """
+    # At `begin_ms`, and again every `step_ms`, epochs of all grids so far begin.
     begin_ms = after_ms + 1
-    step = 1
+    step_ms = 1
     for grid in grids:
         if grid.horizon is None:
             return None
         epoch_ms = grid.horizon * grid.tick_ms
-        common = gcd(step, epoch_ms)
-        behind = (grid.start_ms - begin_ms) % epoch_ms
-        if behind % common:
+        # From `begin_ms` to the next beginning of an epoch of this grid.
+        wait_ms = (grid.start_ms - begin_ms) % epoch_ms
+        # Steps and epochs only meet where their common divisor divides the distance.
+        common = gcd(step_ms, epoch_ms)
+        if wait_ms % common:
             return None
-        # Chinese remainder theorem: the number of steps with steps * step = behind, modulo the
-        # epoch; `pow` with -1 is an inverse. Whole steps keep the epochs of earlier grids.
+        # Chinese remainder theorem: the least number of steps with steps * step_ms = wait_ms,
+        # modulo the epoch; `pow` with -1 is an inverse.
         modulus = epoch_ms // common
-        steps = behind // common * pow(step // common, -1, modulus) % modulus
-        begin_ms += step * steps
-        step = step // common * epoch_ms
+        steps = wait_ms // common * pow(step_ms // common, -1, modulus) % modulus
+        begin_ms += step_ms * steps
+        step_ms = step_ms // common * epoch_ms
     return begin_ms

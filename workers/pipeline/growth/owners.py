@@ -42,7 +42,8 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
     grown: Grown = ()
 
     def __post_init__(self) -> None:
-        if any(later <= at for (_, at), (_, later) in pairwise(self.grown)) or any(
+        times = [from_ms for _, from_ms in self.grown]
+        if any(later <= earlier for earlier, later in pairwise(times)) or any(
             number <= before or number % before
             for before, number in pairwise(self.numbers)
         ):
@@ -62,6 +63,7 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
 
     def number_before(self, owner: int) -> int:
         """Return the number of owners just before the growth that added `owner`."""
+        # An owner's number is below that of the owners from its growth on.
         return max(number for number in self.numbers if number <= owner)
 
     def at(self, end_ms: int) -> int:
@@ -88,8 +90,8 @@ def part_owner(owner: int, part: int, owners: int) -> int:
 def parts_of(tags: Tags, split: int) -> Codes:
     """Return the part, from 0, of each item of `tags` (n, 2). Also part of the stored format.
 
-    The tag is a hash with a secret key, so nobody can load one part with chosen labels. These bits
-    of it do not decide where it lies in an owner's `TagIndex`.
+    The tag is a hash with a secret key, so nobody can load one part with chosen labels. Its lowest
+    32 bits, as a fraction of 2^32, times `split`; others decide its place in an owner's `TagIndex`.
     """
     low = tags[:, 1] & np.uint64((1 << 32) - 1)
     return (low * np.uint64(split) >> np.uint64(32)).astype(np.int32)
@@ -114,7 +116,10 @@ class HandedOver(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class _Pages:
-    """The pages of a hand-over read so far, up to page `number`; the first lies at `offset`."""
+    """The pages of a hand-over read so far, up to page `number`; the first lies at `offset`.
+
+    `tick` and `keys` are as in `HandedOver`.
+    """
 
     offset: int
     number: int
@@ -126,21 +131,26 @@ class _Pages:
 class HandOvers:
     """What other owners handed over to this one, until a histogram has begun with it.
 
-    It arrives in pages of the contributions topic, by histogram and generation.
+    It arrives in pages, messages of the contributions topic.
     """
 
     def __init__(self) -> None:
+        # By histogram and generation.
         self._pages: dict[tuple[str, int], _Pages] = {}
 
     def __len__(self) -> int:
         return len(self._pages)
 
     def take(self, handed: HandedOver, page: int, pages: int, offset: int) -> None:
-        """Keep a page; raise StateRefused if it does not follow the one before."""
+        """Keep page number `page` of `pages`, whose message lies at `offset`.
+
+        Raise StateRefused if it does not follow the page before.
+        """
         name = handed.histogram, handed.generation
         read = self._pages.get(name)
         if read is None:
-            read = self._pages[name] = _Pages(offset, 0, handed.tick, [], False)
+            read = _Pages(offset, 0, handed.tick, [], is_whole=False)
+            self._pages[name] = read
         if page != read.number + 1 or handed.tick != read.tick:
             raise StateRefused(
                 f"contributions offset {offset}: page {page} of what was handed over for histogram "
@@ -158,9 +168,9 @@ class HandOvers:
         return HandedOver(histogram, generation, read.tick, read.keys)
 
     def drop(self, begun: Callable[[str], int]) -> None:
-        """Forget what was for generations up to `begun` of a histogram.
+        """Forget what was for generations that have begun; `begun` returns a histogram's newest.
 
-        A generation that these settings do not know yet is for a worker with newer ones.
+        Later ones stay: they may be those of a worker with newer settings.
         """
         self._pages = {
             (histogram, generation): pages

@@ -33,8 +33,8 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
     """Growth of a topic to `partitions`.
 
     The new ones close no tick before `watermark`, source partition 0's at that time: events dated
-    earlier are late. None: no tick was closed yet. Where record keys place users, they are placed
-    on that many from event time `users_from` on, in ms; None: nowhere.
+    earlier are late. None: no tick was closed yet. Where record keys decide in which partition a
+    user is, they decide among that many from event time `users_from` on, in ms; None: they did not.
     """
 
     topic: str
@@ -66,9 +66,9 @@ class Place(msgspec.Struct, frozen=True):
 class Sources(msgspec.Struct, frozen=True):
     """The counted partitions; iterating yields them in the order of their numbers.
 
-    `first` has the topics, in order, with the partitions of the first commit. `plain`: one topic is
-    named, so the set need not be stored. `assumed`: nothing was committed yet, so all partitions
-    count.
+    `first` has the topics, in order, with the partitions of the first commit, `joined` how they
+    have grown since. `plain`: the settings name one topic, so the set need not be stored.
+    `assumed`: nothing was committed yet, so all partitions that the topics have count.
     """
 
     first: tuple[SourceTopic, ...]
@@ -120,9 +120,9 @@ class Sources(msgspec.Struct, frozen=True):
         watermark: int | None,
         users_from: int | None = None,
     ) -> tuple[Joined, ...]:
-        """Return `joined` with the growth to the partitions that `topics` have now added.
+        """Return `joined`, and behind it the growth to the partitions that `topics` have now.
 
-        `watermark` and `users_from` are stored with the new growth, as `Joined` describes.
+        `watermark` and `users_from` are those of the new growth, as `Joined` describes.
         """
         counted = {topic.name: topic.partitions for topic in self.topics}
         new = tuple(
@@ -144,7 +144,10 @@ class Sources(msgspec.Struct, frozen=True):
 
     @property
     def placements(self) -> tuple[tuple[int, int], ...]:
-        """On how many partitions of the only topic users are placed: (from event time, number)."""
+        """Among how many partitions of the only topic keys place users: (from event time, number).
+
+        Growth at which keys placed no users holds from 0 on: none were counted by their place.
+        """
         joined = ((one.users_from or 0, one.partitions) for one in self.joined)
         return (0, self.first[0].partitions), *joined
 
@@ -169,7 +172,8 @@ VERSION = 1
 class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """Progress of one source partition or origin, stored with every commit.
 
-    `offset` is where reading resumes. `sources` is how many partitions there were at first.
+    An origin is a partition whose events are sent on by user. `offset` is where reading resumes.
+    `sources` is how many partitions there were at first.
     `topic_id` is the broker's id of this one's topic, `state_id` that of the state topic when its
     first record was written. `joined`, in partition 0's progress only, is how the topics have grown
     since; `owners`, in stage 1's only, the owner partitions that it knows of. Sensitive: the offset
