@@ -197,15 +197,15 @@ def test_a_fault_in_the_columns_is_noticed(
     """A forgotten step, ends relative to the block before, a begin that does not move."""
     counters = line_counters((7, 16), (1, 4), RHO)
     if fault == "step":
-        monkeypatch.setattr(line.Cursor, "step", lambda *_: 0)
+        monkeypatch.setattr(line.Cursor, "step_before", lambda *_: 0)
     elif fault == "ends":
         monkeypatch.setattr(line.Cursor, "_enter", lambda *_: None)
     columns = LineColumns(counters, STREAM)
     if fault == "begin":
-        turn = columns._begins[0].turn
         stuck = columns._begins[0]
+        set_place = stuck.set_place
         monkeypatch.setattr(
-            stuck, "turn", lambda place, filled: turn(place - place % 2, filled)
+            stuck, "set_place", lambda place, rows: set_place(place - place % 2, rows)
         )
     tags = random_tags(8)
 
@@ -288,13 +288,13 @@ def test_a_short_window_draws_nothing_for_its_begin_once_rows_are_older_than_it(
     (begin,) = columns._begins
     assert isinstance(begin, PastBegin)
     moved = []
-    of_young = begin._young.move
+    of_young = begin._young.move_chunk
 
     def move(tags: Tags, row: int, first: int) -> None:
         moved.append(len(tags) - first)
         of_young(tags, row, first)
 
-    monkeypatch.setattr(begin._young, "move", move)
+    monkeypatch.setattr(begin._young, "move_chunk", move)
     tags = random_tags(50)
     # Rows come at the first tick and at the fifth.
     rows_at = {t: 20 if t < 5 else 50 for t in range(1, 4 * window + 10)}
@@ -343,7 +343,7 @@ def test_rows_with_small_words_are_drawn_until_the_words_have_no_part(
     drawn = []
     for t in range(1, 400):
         assert_drawn(counters, columns, t, tags, stream)
-        drawn.append(len({*columns._end.small, *columns._begins[0].small}))
+        drawn.append(len(columns._inexact(0)))
     assert 0 < np.mean(drawn) < len(tags) / 2
     healed = np.diff(drawn) < 0
     assert healed.sum() > 5

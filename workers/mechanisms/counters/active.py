@@ -1,9 +1,11 @@
 """The noise of active counts: how many users had an event in a window, for ever.
 
-What: a(t) + N(t), a(t) the users active at tick t. N is the path of `line` with independent ends:
-N(t) = N_0(p), for all integers K,
+What: a(t) + N(t), a(t) the users active at tick t. The noise N is a path along a line of places,
+p = t + o for tick t. Level j = 1..L cuts the line into blocks of 2^j places, each with a node, a
+normal number z_j[K]. The ends of the blocks of 2^L places are independent (in `line` they are sums
+of steps), and from there the path descends: N(t) = N_0(p), for all integers K,
 
-    N_L(K)          = z_e[K]
+    N_L(K)          = z_e[K], the end of block K - 1
     N_(j-1)(2K)     = N_j(K) - (z_j[K] + z_j[K-1]) / 8
     N_(j-1)(2K + 1) = (N_(j-1)(2K) + N_(j-1)(2K + 2)) / 2 + z_j[K] / 2
 
@@ -11,19 +13,28 @@ A user who stays changes a(t) for as long: no charge covers a life, and one that
 buy nothing of a path that walks. So the promise is for one user and period.
 
     Symbol      Here
-    W, g, r     `window`, `hop` and `most_ticks`, as in `line`
+    W, g        `window` and `hop`, ticks; g is a power of two, at most W: windows begin at its
+                multiples
+    r           `most_ticks` of a window: W + g - 1
     P           `period`, ticks: events of one user in one period are protected together. P <= W,
                 so that emptying them changes a(t) by 1 in a single interval, of at most
                 P + r - 1 ticks
     L           `levels`: an interval is at most 3 * 2^L ticks
-    o, p, K, u  as in `line`: `offset`, p = t + o, p >> j, (p mod 2^j) / 2^j
-    z_e[K]      node (L + 1, K - 1), the end of block K - 1
-    w           `weights`: of levels 1..L, then of ends; s2_j = s2 / w_j
+    o           `offset`: 2^(L + 1), so that no block has a negative number
+    K, u_j      p >> j, the number of p's block of level j; (p mod 2^j) / 2^j, how far p is into it
+    z_j[K]      node (j, K); z_e[K] is node (L + 1, K - 1)
+    w           `weights`: of levels 1..L, then of ends; s2_j = s2 / w_j is a node's variance
     A           `_OVERHEADS`: an interval of l ticks costs at most A + w_e l / 2^L, `cost_of`
     s2          cost_of / (2 rho_item), rounded up
 
-Coefficients in N(t): those of `line` of nodes K - 1, K, K + 1 of levels 1..L; of the ends of the
-block of p, 1 - u_L and u_L.
+Coefficients in N(t): min(u_j, 1 - u_j) - 1/8 of node K of level j, -(1 - u_j) / 8 of K - 1,
+-u_j / 8 of K + 1; of the ends of the block of p, 1 - u_L and u_L.
+
+Cache: `ActiveColumns` moves rows (items) from tick to tick in fixed point, whole units of
+2^-point. Their error, in nodes: the coefficients of a level add up to at most 1/2, those of the
+two ends to 1. Rounding down on the way adds at most 7 L / 8 units (as in `LineColumns`), and one
+for the end before. A row is decided where this error cannot change the whole number that its noise
+is rounded to; the others are drawn exactly.
 
 Guarantee and proofs: docs/decisions/0036-windows-without-epochs.md, T8, and
 docs/decisions/0042-users-without-epochs.md. Everything that one user does in one period costs at
@@ -50,7 +61,7 @@ from workers.mechanisms.counters.line import (
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 from workers.mechanisms.noise.normal import decide
 
-# Of the highest level, and of the one below it.
+# Factors on the weights of the highest level and of the one below it, and the weight of ends.
 HIGHEST = (Fraction(7, 10), Fraction(17, 20))
 ENDS = Fraction(3)
 
@@ -68,16 +79,20 @@ _BLOCKS_MOST = 3
 class ActiveCurve(LineCurve):
     """The variance of the noise N(t) by tick t, at the worst, and on average.
 
-    As `LineCurve`, which has that of a difference N(t) - N(b). Here nothing is subtracted, so its
-    window has 0 ticks: "since" is t itself. The variance changes at most half as fast with t as
-    `LineCurve` allows for, so `slack` holds here too.
+    The searches are those of `LineCurve`, which has the variance of a difference N(t) - N(b), b =
+    t - W. Here nothing is subtracted, so W = 0. The variance changes at most half as fast with t as
+    `LineCurve` allows for, so its bound on what the search misses (`slack`) holds here too.
     """
 
     def __init__(self, by_level: tuple[float, ...]) -> None:
         super().__init__(by_level, window=0, hop=1)
 
     def _part(self, level: int, since: Longs) -> Floats:
-        """Return what a level (levels + 1: ends) adds to the variance at ticks `since` (n,)."""
+        """Return what a level (levels + 1: ends) adds to the variance at ticks `since` (n,).
+
+        `since` is t - W in the base class, here t itself.
+        """
+        # Ends belong to blocks of 2^L places, as the highest level does.
         width = min(level, self._levels)
         u = (since & ((1 << width) - 1)) / 2.0**width
         s2 = self._by_level[level - 1]
@@ -104,29 +119,30 @@ class ActiveCounter(WindowCounter):
             raise ValueError(
                 f"period = {period}: must be from 1 to the window's {window} ticks"
             )
-        # An event counts for at most `most_ticks`, a user's events of a period for at most `ticks`.
+        # An event counts for at most `most_ticks`; a user's events of one period, the last of them
+        # period - 1 ticks after the first, change a(t) in at most `changed_ticks`.
         most_ticks = window + hop - 1
-        ticks = period + most_ticks - 1
-        levels = levels_of(ticks)
+        changed_ticks = period + most_ticks - 1
+        levels = levels_of(changed_ticks)
         if levels > MOST_LEVELS:
             raise ValueError(
                 f"window = {window}: with its hop and a period of {period} ticks at most 3 * 2^{MOST_LEVELS} ticks"
             )
         # A node of weight w has the variance s2 / w, so that a period costs cost / (2 s2).
-        cost = cost_of(levels, ticks)
-        of_levels = weights(levels)
+        cost = cost_of(levels, changed_ticks)
         s2 = cost / (2 * Fraction(rho_item))
-        super().__init__(window, hop, levels, s2, of_levels, rho_item)
+        super().__init__(window, hop, levels, s2, weights(levels), rho_item)
         self.period = period
-        # A user's n periods are in at most n groups of periods that follow each other in no more
-        # than a window. Without a group's events the counts of one interval of ticks change. The
-        # intervals of every `classes`-th group share no node, so n groups cost at most `classes` n
-        # times one.
-        group = (window // period) * period
-        classes = 1 + math.ceil(Fraction((4 << levels) + most_ticks - 1, group))
-        self.overlap = classes * cost_of(levels, group + most_ticks - 1) / cost
+        # The most that n periods of a user cost in all, as a multiple of n times one period's cost.
+        # They lie in at most n groups of consecutive periods, a group no longer than a window, so
+        # that its events change the counts of one interval of ticks. Nodes reach less than 4 * 2^L
+        # ticks, so the intervals of every `classes`-th group share none.
+        group_ticks = (window // period) * period
+        classes = 1 + math.ceil(Fraction((4 << levels) + most_ticks - 1, group_ticks))
+        self.overlap = classes * cost_of(levels, group_ticks + most_ticks - 1) / cost
         self._curve = ActiveCurve(tuple(map(float, self._variances)))
-        # `ActiveColumns` derives these bounds.
+        # The error of the cache: see the module. A row keeps at most half of each level's nodes
+        # and one end.
         self.fixed = fixed_point(
             max(self._sds),
             parts=levels / 2 + 1,
@@ -138,78 +154,81 @@ class ActiveCounter(WindowCounter):
         return super()._shape() | {"period": self.period}
 
     def nodes(self, t: int) -> dict[Node, int]:
-        """Return the coefficients of N(t), as multiples of 1 / (8 * 2^L)."""
+        """Return the non-zero coefficients of N(t) by node, as multiples of 1 / (8 * 2^L)."""
         check_tick(self.kind, t, self._last_tick)
         place = t + self.offset
         block = place >> self.levels
-        inside = 8 * (place & ((1 << self.levels) - 1))
+        # u_L in these multiples; the ends have 1 - u_L and u_L.
+        u = 8 * (place & ((1 << self.levels) - 1))
         factors = self._path(place)
-        factors[self.levels + 1, block - 1] = self._denominator - inside
-        factors[self.levels + 1, block] = inside
+        factors[self.levels + 1, block - 1] = self._denominator - u
+        factors[self.levels + 1, block] = u
         return {node: factor for node, factor in factors.items() if factor}
 
 
 class ActiveColumns:
     """A single-threaded cache of one window's noise, bit for bit what `ActiveCounter.draw` gives.
 
-    A row is that of a `Cursor` with a step. What is a step there, by which the path rises over the
-    block, is here z_e at the block's end; relative to what the cursor descends from is not N_L at
-    the block's begin but (1 - u_L) of it, which the step of the block before gives. Where a cursor
-    enters the next block it subtracts the step from its ends: there 1 - u_L goes from 0 to 1.
-
-    Error, in the units of `fixed_point`: the parts of a level's nodes add up to at most 1/2, those
-    of the two ends to 1; divisions as in `LineColumns`, one place, and one more for the end's part.
+    The rows are moved by a `Cursor` of `line`, for which the path of a block begins at 0 and rises
+    by a step to its end. Here that step is z_e at the block's end: the cursor's noise lacks the end
+    of the block before, times 1 - u_L, which `at` adds. Where a cursor enters the next block it
+    subtracts the step from what it keeps: there 1 - u_L goes from 0 to 1.
     """
 
     def __init__(self, counter: ActiveCounter, stream: NoiseStream) -> None:
         self._counter = counter
         self._stream = stream
         self._cursor = Cursor(counter, stream, keeps_step=True)
-        self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
-        self._filled = 0
+        # Where `decide` lists the rows of a chunk that it leaves undecided.
+        self._undecided = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
+        # How many rows, the first ones, the last call moved to its tick.
+        self._rows_before = 0
 
     @property
     def bytes_per_row(self) -> int:
         return self._cursor.bytes_per_row
 
     def at(self, t: int, tags: Tags) -> Longs:
-        """Return the noise of every row at tick t; `tags` only grows."""
+        """Return the noise of every row at tick t, in whole numbers (n,).
+
+        `tags` (n, 2) are those of the last call, and possibly more behind them.
+        """
         counter = self._counter
         cursor = self._cursor
         check_tick(counter.kind, t, counter._last_tick)
         rows = len(tags)
-        filled = min(self._filled, rows)
-        # 0 until this call succeeds: a failure leaves no wrong state.
-        self._filled = 0
+        rows_before = min(self._rows_before, rows)
+        # 0 until this call succeeds: after a failure the next call draws all rows from nothing.
+        self._rows_before = 0
         place = t + counter.offset
-        cursor.turn(place, filled)
+        cursor.set_place(place, rows_before)
         ticks_left = ((cursor.block + 1) << counter.levels) - place
         out = np.empty(rows, dtype=np.int64)
-        undecided: set[int] = set()
+        redrawn: set[int] = set()
         fixed = counter.fixed
         for row in range(0, rows, CHUNK_ROWS):
             part = tags[row : row + CHUNK_ROWS]
-            cursor.move(part, row)
-            # The end of the block before has a part that falls to 0 over this block's 2^L ticks:
-            # end * ticks_left / 2^L, rounded down, in two products that fit.
-            end = cursor.step(row, len(part)).astype(np.int64)
+            cursor.move_chunk(part, row)
+            # The cursor's noise has u_L of this block's end. The end of the block before adds
+            # 1 - u_L of it: end * ticks_left / 2^L, rounded down, in two products that fit 64 bits.
+            end = cursor.step_before(row, len(part)).astype(np.int64)
             whole = end >> counter.levels
             rest = end - (whole << counter.levels)
             noise = cursor.noise[: len(part)] + whole * ticks_left
             noise += (rest * ticks_left) >> counter.levels
-            written = out[row : row + CHUNK_ROWS]
-            number = decide(noise, fixed.point, fixed.error, written, self._found)
-            undecided.update((self._found[:number] + row).tolist())
-        self._filled = rows
-        undecided.update(row for row in cursor.small if row < rows)
-        if undecided:
-            numbers = np.array(sorted(undecided), dtype=np.int64)
+            rounded = out[row : row + CHUNK_ROWS]
+            number = decide(noise, fixed.point, fixed.error, rounded, self._undecided)
+            redrawn.update((self._undecided[:number] + row).tolist())
+        self._rows_before = rows
+        redrawn.update(row for row in cursor.inexact if row < rows)
+        if redrawn:
+            numbers = np.array(sorted(redrawn), dtype=np.int64)
             out[numbers] = counter.draw(self._stream, t, tags[numbers])
         return out
 
 
 def levels_of(ticks: int) -> int:
-    """Return L for intervals of at most so many ticks."""
+    """Return L for intervals of at most so many ticks: the least with 3 * 2^L >= `ticks`."""
     return max(1, (-(-ticks // _BLOCKS_MOST) - 1).bit_length())
 
 
@@ -219,7 +238,10 @@ def rest_of(levels: int) -> int:
 
 
 def weights(levels: int) -> list[Fraction]:
-    """Return the weights of levels 1..L and of ends."""
+    """Return the weights w of levels 1..L and of ends, chosen for little noise (found by search).
+
+    A node of weight w has the variance s2 / w. The finest and the highest levels differ.
+    """
     by_level = []
     for level in range(1, levels + 1):
         weight = FINEST[level - 1] if level <= len(FINEST) else Fraction(1)
@@ -231,5 +253,5 @@ def weights(levels: int) -> list[Fraction]:
 
 
 def cost_of(levels: int, ticks: int) -> Fraction:
-    """Return a bound on the weighted squares of the nodes of an interval of at most `ticks`."""
+    """Bound the sum of w_v (shift of node v)^2 where the counts of `ticks` ticks change by one."""
     return Fraction(_OVERHEADS[levels - 1], 4096) + ENDS * Fraction(ticks, 1 << levels)

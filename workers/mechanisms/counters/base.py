@@ -7,6 +7,7 @@
                     the item and the node, from half k mod 2 of cell (level, k >> 1)
     a_v, D          `nodes(t)`, `_denominator`: N(t) = sum_v a_v z_v / D
     s2_v            `variance_of(v)`
+    row, tag        an item of a stream key, and the two words that name it in noise, (1, 2)
 
 The release at t is count + floor(N(t) + 1/2) of real numbers, so rounding is post-processing of a
 Gaussian mechanism (docs/decisions/0030-lifted-haar.md, 3). `Counter.draw` computes N in floats:
@@ -15,7 +16,9 @@ most sum_v |c_v| (FINE_ERROR + (n + 6) 10 2^-53), with products and sums in any 
 for `normal.fine` is computed from two words: p >= 2^-64, so z < 10, and p is known to 2^-128,
 so z is off by less than 2^-64. Where an integer is as near to N + 1/2, or p < 2^-64,
 `Counter.exact` takes more bits of every number until floor(N + 1/2) is the same at both ends of an
-interval around N. `columns` keep numbers of rows from tick to tick, and give what `draw` does.
+interval around N. `columns` keep numbers of rows from tick to tick, in fixed point: whole units of
+2^-point, from cheaper numbers (`normal.rough`). They give what `draw` does, which they call for
+rows that their error leaves undecided, and for those with a word too small for `rough`.
 
 Difference of two ticks: sum_v (a_v(t) - a_v(s)) z_v / D, and two roundings, counted as if
 independent; tick 0 has no noise.
@@ -49,9 +52,10 @@ _WIDE_POINT = 20
 # The sd is at most 2^24: beyond it most rows would be drawn a second time. A row's sums, whose
 # absolute coefficients add up to less than 2^12, still fit 64 bits.
 _LARGEST_VARIANCE = 1 << 48
-# Of `Counter._with_small`: digits of a number, a bound on it, a word with no part in the sum.
+# A bound on |z| of a number that is computed in floats.
+_LARGEST_Z = 10
+# Of `Counter._with_small`: digits of a number, and a word with no part in the sum.
 _SMALL_DIGITS = 20
-_LARGEST = 10
 _ANY_WORD = np.uint64(1 << 63)
 
 Node = tuple[int, int]
@@ -206,6 +210,7 @@ class Counter(Frozen):
         # A NaN, of a word too small for floats, compares as false: its row is drawn exactly.
         decided = np.abs(noise - np.rint(noise)) > error_bound
         out: Longs = np.where(decided, whole, 0).astype(np.int64)
+        # Rarely any: with about twice the error bound's probability.
         for row in np.flatnonzero(~decided).tolist():
             out[row] = self.exact(stream, t, tags[row : row + 1])
         return out
@@ -214,6 +219,7 @@ class Counter(Frozen):
         """Return N of every row at tick t, and by how much it may be off; NaN if unknown."""
         terms = _terms(self, t)
         noise = np.empty(len(tags))
+        # So many rows have CHUNK_ROWS words together, the most that are drawn in one call.
         rows = max(1, CHUNK_ROWS // max(1, len(terms.cells)))
         for first in range(0, len(tags), rows):
             part = tags[first : first + rows]
@@ -226,6 +232,7 @@ class Counter(Frozen):
     def _floats(self, stream: NoiseStream, terms: _Terms, tags: Tags) -> Floats:
         """Return N of the rows, (n,), NaN where a word is too small for `normal.fine`."""
         out = np.zeros(len(tags))
+        # One row may have more nodes than the CHUNK_ROWS words of a call: in parts.
         at_once = CHUNK_ROWS // len(tags)
         for first in range(0, len(terms.cells), at_once):
             some = slice(first, first + at_once)
@@ -250,7 +257,7 @@ class Counter(Frozen):
             words = stream.chunk(tag, cells).reshape(-1, 1, 2).copy()
             of_nodes = words[np.arange(len(halves)), 0, halves]
             small = np.flatnonzero(of_nodes < np.uint64(2 * normal.FINE_LEAST)).tolist()
-            # The other nodes in floats; small ones with factor 0.
+            # The other nodes in floats; small ones with factor 0, and a word that gives a number.
             words[small] = _ANY_WORD
             others = factors.copy()
             others[small] = 0
@@ -259,8 +266,10 @@ class Counter(Frozen):
                 level, number = map(int, cells[i])
                 further = stream.words(tag, (level, number + _FURTHER))[0, halves[i]]
                 sign, v = _sign_and_rest(int(of_nodes[i]) << 64 | int(further), 2)
+                # All bits of the first word but the sign are 0.
                 if v < 1 << 64:
                     return math.nan
+                # p is in [v, v + 1] / 2^128: its middle.
                 z = normal.inverse(Fraction(2 * v + 1, 1 << 129), _SMALL_DIGITS)
                 out[0] += factors[i] * sign * float(z)
         return float(out[0])
@@ -284,8 +293,8 @@ class Counter(Frozen):
     ) -> tuple[Fraction, Fraction]:
         """Return bounds on N of one item, tag (1, 2), from the first `words` words of every node.
 
-        A number z_v has v of its bits known, so it lies between the quantiles of v and v + 1
-        (`normal`); each is off by at most 10^-digits.
+        Their bits but the sign make the whole number v, and a node's number is in size between the
+        upper quantiles at (v + 1) / 2^(bits + 1) and v / 2^(bits + 1), each computed to 10^-digits.
         """
         # All bits of the words but the sign; digits for them and five more (0.302 > log10 2).
         bits = 64 * words - 1
@@ -301,7 +310,7 @@ class Counter(Frozen):
                 value = value << 64 | int(word)
             sign, v = _sign_and_rest(value, words)
             if v == 0:
-                # As good as unknown, also as a small part of a sum.
+                # The number has no upper bound yet: bounds so wide that more words are taken.
                 return Fraction(-(1 << 100)), Fraction(1 << 100)
             s2 = self.variance_of((level, k))
             with localcontext(prec=digits + 20):
@@ -321,7 +330,10 @@ class Counter(Frozen):
 
 
 def _sign_and_rest(value: int, words: int) -> tuple[int, int]:
-    """Split a number of 64-bit words into the sign, the lowest bit of the first, and the rest."""
+    """Split a number of `words` 64-bit words into the sign, -1 or 1, and the other bits.
+
+    The sign is the lowest bit of the first word.
+    """
     shift = 64 * (words - 1)
     first = value >> shift
     rest = value & ((1 << shift) - 1)
@@ -346,13 +358,14 @@ def _terms(counter: Counter, t: int) -> _Terms:
     factors = np.array(
         [a / counter._denominator * counter.sd_of(v) for v, a in nodes.items()]
     )
-    of_each = normal.FINE_ERROR + (len(nodes) + 6) * _LARGEST * 2.0**-53
+    # The module's bound; its last factor is for the roundings of this sum itself.
+    of_each = normal.FINE_ERROR + (len(nodes) + 6) * _LARGEST_Z * 2.0**-53
     error = float(np.abs(factors).sum()) * of_each * (1 + 2.0**-20)
     return _Terms(read_only(cells), read_only(halves), read_only(factors), error)
 
 
 class FixedPoint(NamedTuple):
-    """Noise of rows in units of 2^-point, off by at most `error` units."""
+    """How a cache keeps noise: in units of 2^-point, off by at most `error` units at a tick."""
 
     point: int
     error: int
@@ -374,7 +387,7 @@ def fixed_point(
     A node is off by at most 1 + ROUGH_ERROR sd 2^point units. The factor allows for floats: up to
     5,000 roundings of a node, or of a sum it is in, by 6.4 2^-53 sd each.
     """
-    # The most bits behind the point with which the largest number fits 32 bits.
+    # The most bits behind the point with which the largest number fits 32 bits, or else 64 bits.
     point = min(31 - math.ceil(math.log2(normal.LARGEST * largest + 1)), _MOST_POINT)
     dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
     if point < _LEAST_POINT:
@@ -387,7 +400,8 @@ def fixed_point(
 class Columns:
     """A single-threaded cache of `Counter.draw`, fast for consecutive ticks.
 
-    Either `at` or `reals` is called, always the same.
+    Either `at` or `reals` is called, always the same. A kind's `at` computes units of 2^-point, and
+    passes them through `_round` and `_finish`.
 
     It leaves to `draw` undecided rows of a tick, and rows that ever had a word too small for
     `normal.rough`: about one word in 2^30.
@@ -399,9 +413,11 @@ class Columns:
     def __init__(self, counter: Counter, stream: NoiseStream) -> None:
         self._counter = counter
         self._stream = stream
-        # Where `raise_small` and `decide` write the rows they find; they want one row more.
-        self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
-        self._small: set[int] = set()
+        # Where `raise_small` and `decide` list rows, with room for the one more that they need.
+        self._listed = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
+        # Rows whose units are wrong, as they ever had a small word; and those of this tick that the
+        # error leaves undecided.
+        self._inexact: set[int] = set()
         self._undecided: list[int] = []
         # False once `reals` is called: from then on `at` returns units of 2^-fixed.point.
         self._rounds = True
@@ -421,7 +437,7 @@ class Columns:
         """
         self._rounds = False
         units = self.at(t, tags)
-        return (reals_of(self._counter, self._stream, t, tags, units, self._small),)
+        return (reals_of(self._counter, self._stream, t, tags, units, self._inexact),)
 
     def _words(self, cells: Words, tags: Tags, row: int) -> Words:
         """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on.
@@ -429,28 +445,30 @@ class Columns:
         Words too small for `rough` are raised, and `_finish` draws their rows exactly.
         """
         words = self._stream.chunk(tags, cells)
-        if small := raise_small(words, self._found):
-            self._small.update((self._found[:small] % len(tags) + row).tolist())
+        if small := raise_small(words, self._listed):
+            # Words are cell by cell, and in a cell row by row.
+            self._inexact.update((self._listed[:small] % len(tags) + row).tolist())
         return words.reshape(len(cells), len(tags), 2)
 
-    def _round(self, values: normal.Numbers, out: Longs, row: int) -> None:
-        """Round noise in units of `fixed_point` to `out`, of at most CHUNK_ROWS rows from `row` on.
+    def _round(self, noise: normal.Numbers, out: Longs, row: int) -> None:
+        """Round noise in units of 2^-point to `out`, of at most CHUNK_ROWS rows from `row` on.
 
-        `_finish` draws rows exactly that the error of the units leaves undecided.
+        Rows that the error of the units leaves undecided are noted, and `_finish` draws them
+        exactly. Where `reals` asks for it, the units themselves are written.
         """
         if not self._rounds:
-            out[:] = values
+            out[:] = noise
             return
         fixed = self._counter.fixed
-        open_rows = decide(values, fixed.point, fixed.error, out, self._found)
-        self._undecided += (self._found[:open_rows] + row).tolist()
+        undecided = decide(noise, fixed.point, fixed.error, out, self._listed)
+        self._undecided += (self._listed[:undecided] + row).tolist()
 
     def _finish(self, t: int, tags: Tags, out: Longs) -> Longs:
         """Draw the rows that are undecided, or had a small word, exactly; return `out`."""
         if not self._rounds:
             return out
         # A call that failed may have left rows, and this one may be of fewer.
-        redrawn = {row for row in (*self._undecided, *self._small) if row < len(tags)}
+        redrawn = {row for row in (*self._undecided, *self._inexact) if row < len(tags)}
         rows = np.array(sorted(redrawn), dtype=np.int64)
         self._undecided.clear()
         if len(rows):
@@ -464,14 +482,14 @@ def reals_of(
     t: int,
     tags: Tags,
     units: Longs,
-    small: Iterable[int],
+    inexact: Iterable[int],
 ) -> Floats:
     """Return the noise that `units` of 2^-point are, (n,), before rounding.
 
-    That of rows in `small`, which had a word too small for the units, is drawn again in floats.
+    That of `inexact` rows, which had a word too small for the units, is drawn again in floats.
     """
     noise = np.ldexp(units.astype(np.float64), -counter.fixed.point)
-    rows = np.array([row for row in small if row < len(tags)], dtype=np.int64)
+    rows = np.array([row for row in inexact if row < len(tags)], dtype=np.int64)
     if len(rows):
         noise[rows], _ = counter.reals(stream, t, tags[rows])
     return noise
@@ -497,10 +515,10 @@ def _variance_at(counter: Counter, t: int) -> float:
 
 def rounded_up(variance: Fraction) -> Fraction:
     """Round a variance up, to a grid that all machines share; `ValueError` if it is too large."""
-    found = round_up_sigma_squared(variance)
-    if found > _LARGEST_VARIANCE:
+    on_grid = round_up_sigma_squared(variance)
+    if on_grid > _LARGEST_VARIANCE:
         raise ValueError(
-            f"sigma_squared = {float(found):g}: must be above 0 and at most {_LARGEST_VARIANCE} (a "
-            "larger rho, or fewer levels, needs less noise)"
+            f"sigma_squared = {float(on_grid):g}: must be above 0 and at most {_LARGEST_VARIANCE} "
+            "(a larger rho, or fewer levels, needs less noise)"
         )
-    return found
+    return on_grid

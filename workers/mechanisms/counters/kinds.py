@@ -5,7 +5,9 @@ A counter gives the noise of one item's running sum at every tick. It is statele
 that started when the item first occurred would reveal that tick, which is data.
 
 A kind is one file of this folder: a subclass of `Counter` that says what it is (`base`). All files
-here are imported, so a new one is found, and settings, plans and documents read it.
+here are imported, so a new one is found, and settings, plans and documents read it. A mechanism
+says in its `about.counters` which kinds it takes: "every" one; "steady", those that keep equally
+much of a row at every tick; "tree" alone; "" none.
 """
 
 import pkgutil
@@ -26,7 +28,8 @@ del _module
 
 
 def _in_order() -> Iterator[tuple[str, type[Counter]]]:
-    """Yield the kinds that a setting can name, with their names."""
+    """Yield the kinds that a setting can name, with their names, the default first."""
+    # `order` is None where no setting names the kind.
     by_order = {
         kind.order: kind for kind in Counter.__subclasses__() if kind.order is not None
     }
@@ -39,7 +42,7 @@ KINDS: Mapping[str, type[Counter]] = MappingProxyType(dict(_in_order()))
 
 
 def kinds_of(about: About) -> list[str]:
-    """Return the kinds that a mechanism takes."""
+    """Return the names of the kinds that a mechanism takes."""
     if about.counters == "tree":
         return ["tree"]
     return [
@@ -63,7 +66,11 @@ def make_counter(
     radix: int | None = None,
     end_share: float | None = None,
 ) -> Counter:
-    """Return a counter that costs at most rho_item; equal arguments share its cached ticks."""
+    """Return a counter that costs at most rho_item an item; equal arguments, the same object.
+
+    `horizon` is in ticks, None without an end. `radix` and `end_share` are None, a kind's default,
+    where the kind does not take them (`Counter.takes`); else ValueError.
+    """
     if kind not in KINDS:
         raise ValueError(f"counter = {kind!r}: must be one of {', '.join(KINDS)}")
     settings = {"radix": radix, "end_share": end_share}
@@ -71,5 +78,6 @@ def make_counter(
     for setting, value in settings.items():
         if value is not None and setting not in takes:
             raise ValueError(f"{setting} = {value}: only with {kinds_with(setting)}")
-    own: list[Any] = [settings[setting] for setting in takes]
-    return KINDS[kind](horizon, rho_item, *own)
+    # A kind's arguments after these two are its settings, in the order of `takes`.
+    arguments: list[Any] = [settings[setting] for setting in takes]
+    return KINDS[kind](horizon, rho_item, *arguments)

@@ -1,8 +1,9 @@
 """A tree over the ticks with discrete Laplace noise on every block: sums of a pure epsilon.
 
-    r, L     `radix`, `levels`: blocks of r^j ticks at levels j = 0..L - 1, as in `tree`
-    sensitivity  D Dinf: an event changes one block a level by at most Dinf, of at most D sums
-    b        `scale` of the noise of a block: L D Dinf / epsilon, rounded up
+    r, L        `radix`, `levels`: blocks of r^j ticks at levels j = 0..L - 1, as in `tree`
+    D, Dinf     an event changes the sums of at most D items, by at most Dinf each, in one block
+                a level; `sensitivity` is D Dinf
+    b           `scale` of the noise of a block: L D Dinf / epsilon, rounded up
 
 The sum at t is that of the blocks that t's base-r digits name. The block sums of all D sums change
 by at most L D Dinf = b epsilon together (l1), so all noisy block sums are epsilon-DP, also where
@@ -70,21 +71,25 @@ class LaplaceTree(Frozen):
         """Return the sd of the sum at t minus that at `since` < t (0: no noise)."""
         for tick in (t, since or t):
             check_tick(self.kind, tick, self.horizon)
+        # Blocks of both sums cancel.
         apart = self._tree.cells_at(t) ^ self._tree.cells_at(since)
         return math.sqrt(len(apart) * self.variance)
 
     def bound(self, values: float, beta: float) -> float:
-        """Bound the noise of that many sums at any tick, with failure probability beta.
+        """Bound the absolute noise of `values` sums, at any ticks, with failure probability beta.
 
         The module's tail bound, solved for x, at the best of 1,000 values of l b.
         """
+        # The most blocks of a sum.
         blocks = self.curve().used_blocks(self.horizon)
         scale = float(self.scale)
+        # Both tails of each value.
         log = math.log(2 * values / beta)
         lb = np.linspace(0, 1, 1_002)[1:-1]
         return float(((log - blocks * np.log1p(-(lb**2))) / lb).min()) * scale
 
     def public(self) -> dict[str, object]:
+        """Return every parameter that changes a noise value, as JSON."""
         return {
             "kind": self.kind,
             "horizon": self.horizon,
@@ -109,7 +114,7 @@ class LaplaceTree(Frozen):
 
 
 class LaplaceColumns:
-    """The noise of all rows, drawn again at every tick."""
+    """The noise of all rows, drawn again at every tick: unlike other counters it keeps nothing."""
 
     bytes_per_row = 0
 

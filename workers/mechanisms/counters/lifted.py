@@ -1,6 +1,8 @@
 """The lifted counter, the default: running sums through the lifted Haar transform.
 
-What: 2^h >= T ticks. Level j = 1..h has 2^(h - j) nodes, (0, 0) is the total. N(t) = N_0(p) of
+What: the noise of ticks 1..T is a path over 2^h >= T places, p = t + o. Level j = 1..h cuts them
+into 2^(h - j) blocks of 2^j places, numbered from 0; block K has the node (j, K), a normal number
+z_j[K]. (0, 0) is the total. Level by level a block's middle follows from its ends: N(t) = N_0(p) of
 
     N_h(0) = 0,  N_h(1) = z_total
     N_(j-1)(2K)     = N_j(K) - (z_j[K] + z_j[K-1]) / 8,   nothing where there is no K or K - 1
@@ -11,12 +13,14 @@ Why: the least error of the counters that need no state and few nodes a tick.
     Symbol      Here
     h           `_levels`
     o           `offset`, places before tick 1: 0, or 2^h - T with an end_share; p = t + o
-    K           p >> j, the node of level j whose block of 2^j places begins at or before p
-    u_j         (p mod 2^j) / 2^j
+    K           p >> j, the block of level j that begins at or before p
+    u_j         (p mod 2^j) / 2^j, how far p is into it
+    D           `_denominator` = 8 * 2^h: all coefficients are multiples of 1 / D
     w_(j,k)     `weights`: of level j inside, and of its first and last node; s2_v = s2 / w_v
-    L           `_of_levels`, at least sum_(j >= 1) w_v C[v, t]^2 at every t; S = L + w_total
+    L           `cost_of_levels`, at least sum_(j >= 1) w_v C[v, t]^2 at every t; S = L + w_total
     s2          S / (2 rho_item), rounded up
-    r_j         the state of a row: N_(j-1)(2K + 2), K the block of 2^j places with p - 1
+    r_j         kept of a row (an item): N_(j-1)(2K + 2), at the right end of block K of level j,
+                here the one with p - 1
 
 Coefficients: with c_j = min(u_j, 1 - u_j), a = 1 - u_j (0 for the first node) and b = u_j (0 for
 the last one), c_j - (a + b) / 8 for node K, -a / 8 for K - 1, -b / 8 for K + 1; p / 2^h for the
@@ -29,11 +33,12 @@ reacts to them. An `end_share` e is the total's share of it: w_total = e / (1 - 
 Unbounded: 50 levels with w_j ~ (j + 2)^-1.2 need no T; t stays below 2^40. The total needs noise
 too, but its coefficient is below 2^-10, so a weight of 2^-10 has no visible effect.
 
-The state is in the units of `fixed_point`. Of a level's nodes N_(j-1)(2K) has parts that add up to
-1/4, N_(j-1)(2K + 1) to 1/2 (3/8 of K, 1/16 of those beside it), with at most two divisions rounded
-down: in all 1 + h / 2 nodes and 2 h divisions. Of levels with one block before the last tick
-nothing is kept, and up to its end u_j is small: parts of at most 5 u_j / 4. Rows that are not
-decided, or with a word too small for `normal.rough`, are drawn by `Counter.draw`.
+Cache: `LiftedColumns` keeps r_j of every row, and a few nodes, in the units of `fixed_point`, whole
+multiples of 2^-point. Of a level's nodes N_(j-1)(2K) has parts that add up to 1/4, N_(j-1)(2K + 1)
+to 1/2 (3/8 of K, 1/16 of those beside it), with at most two divisions rounded down: in all
+1 + h / 2 nodes and 2 h divisions. Levels above `_used` have only one block before the last tick:
+nothing is kept of them, and up to its end u_j is small: parts of at most 5 u_j / 4. Rows that this
+error leaves undecided, or with a word too small for `normal.rough`, are drawn by `Counter.draw`.
 """
 
 import math
@@ -76,7 +81,7 @@ COARSEST_EDGE = (38, 48, 47, 44, 44)
 TOTAL = 136
 TOTAL_OF_FEW = (40, 70, 60, 90, 110)
 
-# L in 1/4096 for h = 0..40, and unbounded: `python -m bench.lifted_haar --norms`.
+# L in 1/4096 for h = 0..40, then for an unbounded horizon: `python -m bench.lifted_haar --norms`.
 _OF_LEVELS = (
     *(0, 2433, 6873, 11998, 17098, 22132, 26889, 31498, 36063, 40753),
     *(45473, 50310, 55165, 60011, 64862, 69710, 74560, 79409, 84258, 89107),
@@ -88,49 +93,54 @@ _OF_UNBOUNDED = Fraction(12717, 4096)
 
 NO_WORDS = read_only(np.empty((0, 0, 2), dtype=np.uint64))
 
+# In place of a cell's number: the node's number is in the state; the node is not needed.
+STORED = -2
+UNUSED = -1
+
 
 class Step(NamedTuple):
     """Where `descend` finds the node of a level's block, and those of the blocks beside it.
 
     A cell of words has two nodes, its halves 0 and 1. "Next" and "last" are the nodes of the block
-    after and of the one before.
+    after and of the one before. Cells are numbers of those drawn, or `STORED`, or `UNUSED`.
     """
 
-    cell: int = -1  # -1: the node's number is in the state
-    half: int = 0
-    next_cell: int = -1  # -1: it has no part, -2: it is in the state
-    next_half: int = 0
-    last_cell: int = -1
-    last_half: int = 0
-    stored: int = 0  # 1: the left end is the right end of the block before
-    right: int = 0  # 1: the way on leads through the right half
+    cell: int
+    half: int
+    next_cell: int
+    next_half: int
+    last_cell: int
+    last_half: int
+    left_stored: int  # 1: N at the left end is in the state, as the right end of the block before
+    goes_right: int  # 1: the place is in the right half of the block
 
 
 class Plan(NamedTuple):
     """What `descend` needs to move rows to a place, from the one before or from nothing.
 
-    `cells` (cells, 2) are those whose words are to be drawn; the other fields are its arguments.
+    `cells` (cells, 2) are those whose words are to be drawn; the other fields are its arguments, in
+    its order.
     """
 
     cells: Words
-    total: int
-    total_half: int
+    rise_cell: int
+    rise_half: int
     steps: Longs
     scales: Floats
-    kept: int  # levels, from the first on, of which the state has nodes
+    kept_levels: int
 
 
 class Path(Protocol):
-    """The nodes of a counter that rows descend along."""
+    """What `plan_between` asks of a counter: which nodes there are, and how large."""
 
     def blocks(self, level: int) -> range:
-        """Return the nodes k of a level."""
+        """Return the numbers k of a level's nodes."""
 
     def scale(self, level: int, k: int) -> float:
         """Return the standard deviation of a node in the units of rows."""
 
 
-# Of a place, in the search for the noisiest.
+# Of places that agree in so many high bits, the search for the noisiest keeps one.
 _KEPT_BITS = 12
 
 
@@ -160,10 +170,9 @@ class LiftedCurve(Frozen, Curve):
         total = (places / 2.0**self._levels) ** 2 * self._by_level[0][0]
         for level in range(1, self._levels + 1):
             k, (before, own, after) = coefficients_at(places, level, self._levels)
-            total += own**2 * self._of(level, k)
-            total += before**2 * self._of(level, k - 1) + after**2 * self._of(
-                level, k + 1
-            )
+            total += own**2 * self._variance_of(level, k)
+            total += before**2 * self._variance_of(level, k - 1)
+            total += after**2 * self._variance_of(level, k + 1)
         return total
 
     def variance(self, ticks: Longs) -> Floats:
@@ -172,15 +181,16 @@ class LiftedCurve(Frozen, Curve):
     def candidates(self, last: int) -> Longs:
         """Return some ticks of 1..last, one within 2^-10 of a node's variance of the noisiest."""
         grids = self._grids()
-        found = []
+        places = []
         place = self._offset + 1
         after = self._offset + last + 1
         while place < after:
-            # The largest block of 2^k places that begins here and ends in range.
-            bit = min((place & -place).bit_length(), (after - place).bit_length()) - 1
-            found.append(grids[bit] + place)
-            place += 1 << bit
-        return np.concatenate(found) - self._offset
+            # The largest aligned block of 2^k places from here on that ends in range: the places in
+            # it differ in their lowest k bits.
+            k = min((place & -place).bit_length(), (after - place).bit_length()) - 1
+            places.append(grids[k] + place)
+            place += 1 << k
+        return np.concatenate(places) - self._offset
 
     def mean(self, last: int) -> float:
         noise = (self._sum(self._offset + last) - self._sum(self._offset)) / last
@@ -189,7 +199,7 @@ class LiftedCurve(Frozen, Curve):
     def _last(self, level: int) -> int:
         return (1 << (self._levels - level)) - 1
 
-    def _of(self, level: int, node: Longs) -> Floats:
+    def _variance_of(self, level: int, node: Longs) -> Floats:
         inside, edge = self._by_level[level]
         return np.where((node == 0) | (node == self._last(level)), edge, inside)
 
@@ -199,53 +209,66 @@ class LiftedCurve(Frozen, Curve):
         Of those that agree in their highest 12 bits, that is the one with most variance so far.
         """
         bits = np.zeros(1, dtype=np.int64)
-        value = np.zeros(1)
+        variance = np.zeros(1)
         grids = [bits]
         for level in range(1, self._levels + 1):
             bits = np.concatenate((bits, bits + (1 << (level - 1))))
             u = bits / 2.0**level
+            # The part of a level inside: a + b = 1.
             part = (np.minimum(u, 1 - u) - 1 / 8) ** 2 + ((1 - u) ** 2 + u**2) / 64
-            value = np.concatenate((value, value)) + part * self._by_level[level][0]
+            inside, _ = self._by_level[level]
+            variance = np.concatenate((variance, variance)) + part * inside
             if level > _KEPT_BITS:
-                best = value.reshape(-1, 2).argmax(axis=1) + np.arange(0, len(value), 2)
+                # Neighbours differ in the lowest of the highest 13 bits: keep the better one.
+                pairs = variance.reshape(-1, 2)
+                best = pairs.argmax(axis=1) + np.arange(0, len(variance), 2)
                 bits = bits[best]
-                value = value[best]
+                variance = variance[best]
             grids.append(bits)
         return grids
 
     def _sum(self, place: int) -> float:
         """Return the sum of the variances of places 0..place."""
+        # The total's part: the sum of squares of 0..place, over 4^h.
         squares = place * (place + 1) * (2 * place + 1) // 6
         total = self._by_level[0][0] * (squares / 4**self._levels)
         for level in range(1, self._levels + 1):
             blocks, rest = divmod(place + 1, 1 << level)
             whole = _moments(level, 1 << level)
             last = self._last(level)
-            # The four blocks at and beside the edges have parts of their own.
-            beside = {k for k in (0, 1, last - 1, last) if 0 <= k < blocks}
-            total += math.fsum(self._block(level, k, whole) for k in beside)
-            if (others := min(blocks, last + 1) - len(beside)) > 0:
-                total += others * self._block(level, 2, whole)
-            total += self._block(level, blocks, _moments(level, rest))
+            # The four blocks at and beside the edges have sums of their own, all others the same
+            # one: block 2 has it wherever there are others.
+            special = {k for k in (0, 1, last - 1, last) if 0 <= k < blocks}
+            total += math.fsum(self._block_sum(level, k, whole) for k in special)
+            if (others := min(blocks, last + 1) - len(special)) > 0:
+                total += others * self._block_sum(level, 2, whole)
+            total += self._block_sum(level, blocks, _moments(level, rest))
         return float(total)
 
-    def _block(self, level: int, k: int, m: "_Moments") -> float:
-        """Return the sum of a level's parts over the first of block k, whose moments are m."""
+    def _block_sum(self, level: int, k: int, m: "_Moments") -> float:
+        """Return the sum of a level's part of the variance over the first places of block k.
+
+        `m` has the sums over these places of 1 (n), u, u^2 (uu), c = min(u, 1 - u), c^2 and c u.
+        """
         last = self._last(level)
         if k > last:  # the end of the last block: u is 0, and nothing has a part
             return 0.0
-        a = float(k > 0)
-        b = float(k < last)
-        own, before, after = self._of(level, np.array([k, k - 1, k + 1])).tolist()
-        # a (1 - u) + b u = a + d u
-        d = b - a
+        # 1 where the block has an end inside, whose nodes beside have a part.
+        left = float(k > 0)
+        right = float(k < last)
+        nodes = np.array([k, k - 1, k + 1])
+        own, before, after = self._variance_of(level, nodes).tolist()
+        # The sum of (c - e)^2, with 8 e = left (1 - u) + right u = left + slope u.
+        slope = right - left
         of_own = (
             m.cc
-            - (a * m.c + d * m.cu) / 4
-            + (a * a * m.n + 2 * a * d * m.u + d * d * m.uu) / 64
+            - (left * m.c + slope * m.cu) / 4
+            + (left**2 * m.n + 2 * left * slope * m.u + slope**2 * m.uu) / 64
         )
-        of_before = a * (m.n - 2 * m.u + m.uu) / 64
-        return float(own * of_own + before * of_before + after * b * m.uu / 64)
+        # Of ((1 - u) / 8)^2, and of (u / 8)^2.
+        of_before = left * (m.n - 2 * m.u + m.uu) / 64
+        of_after = right * m.uu / 64
+        return float(own * of_own + before * of_before + after * of_after)
 
 
 def coefficients_at(
@@ -255,6 +278,7 @@ def coefficients_at(
     last = (1 << (levels - level)) - 1
     k = places >> level
     u = (places & ((1 << level) - 1)) / 2.0**level
+    # Beyond the last block, at place 2^h, u is 0: no node has a part.
     a = (1 - u) * ((k > 0) & (k <= last))
     b = u * (k < last)
     return k, (-a / 8, np.minimum(u, 1 - u) - (a + b) / 8, -b / 8)
@@ -275,18 +299,19 @@ def _moments(level: int, n: int) -> _Moments:
     """Return the moments of the first n places of a level's block: u = 0, 1 / 2^level, ..."""
     width = 1 << level
     u, uu = _sums(n, width)
-    below = min(n, width // 2 + 1)  # c = u below, 1 - u beyond
-    low_u, low_uu = _sums(below, width)
-    high = n - below
+    # The first `low` places are in the left half, where c = u; in the right half c = 1 - u.
+    low = min(n, width // 2 + 1)
+    low_u, low_uu = _sums(low, width)
+    high = n - low
     high_u = u - low_u
     high_uu = uu - low_uu
     return _Moments(
         n,
         u,
         uu,
-        low_u + high - high_u,
-        low_uu + high - 2 * high_u + high_uu,
-        low_uu + high_u - high_uu,
+        c=low_u + high - high_u,
+        cc=low_uu + high - 2 * high_u + high_uu,
+        cu=low_uu + high_u - high_uu,
     )
 
 
@@ -315,23 +340,26 @@ class LiftedCounter(Counter):
                 f"end_share = {end_share}: an unbounded horizon has no last tick"
             )
         self.end_share = end_share
+        # Weights (inside, edge) of levels 1..h, the total's, and L: see the module.
         if horizon is None:
-            of_each = list(unbounded_weights())
-            of_levels = _OF_UNBOUNDED
-            of_total = sum((w for w, _ in of_each), Fraction(0)) / 1024
+            of_nodes = list(unbounded_weights())
+            cost_of_levels = _OF_UNBOUNDED
+            of_total = sum((w for w, _ in of_nodes), Fraction(0)) / 1024
         else:
-            of_each, of_total = weights(levels := (horizon - 1).bit_length())
-            of_levels = Fraction(_OF_LEVELS[levels], 4096)
-        self._levels = len(of_each)
-        if end_share is not None and of_each:
+            of_nodes, of_total = weights(levels := (horizon - 1).bit_length())
+            cost_of_levels = Fraction(_OF_LEVELS[levels], 4096)
+        self._levels = len(of_nodes)
+        # With a single tick there is only the total.
+        if end_share is not None and of_nodes:
             share = Fraction(repr(end_share))  # 0.6 is exactly six tenths
-            of_total = share / (1 - share) * of_levels
+            of_total = share / (1 - share) * cost_of_levels
+        # With an end_share the last tick is place 2^h, where only the total has a part.
         self.offset = 0 if end_share is None else (1 << self._levels) - self._last_tick
-        s2 = (of_levels + of_total) / (2 * Fraction(rho_item))
+        s2 = (cost_of_levels + of_total) / (2 * Fraction(rho_item))
         # By level, 0 the total: of nodes inside, and of the first and last one.
         self._variances = tuple(
             (rounded_up(s2 / inside), rounded_up(s2 / edge))
-            for inside, edge in ((of_total, of_total), *of_each)
+            for inside, edge in ((of_total, of_total), *of_nodes)
         )
         self._denominator = 1 << (self._levels + 3)
         sds = [
@@ -340,16 +368,18 @@ class LiftedCounter(Counter):
         self._sds = tuple(map(tuple, sds))
         floats = [(float(inside), float(edge)) for inside, edge in self._variances]
         self._curve = LiftedCurve(floats, self.offset)
-        # Levels with a second block.
+        # Levels whose first block ends before the last tick: a row keeps something of them.
         self._used = min(self._levels, (self.offset + self._last_tick - 1).bit_length())
+        # The error of the cache: see the module.
         self.fixed = fixed_point(
             max(map(max, sds)),
-            1 + self._levels / 2,
-            self._largest_end(),
-            2 * self._levels,
+            parts=1 + self._levels / 2,
+            largest=self._largest_end(),
+            divisions=2 * self._levels,
         )
 
     def _shape(self) -> dict[str, object]:
+        """Return the parameters that determine a tick's nodes and their variances, as JSON."""
         shape: dict[str, object] = {"levels": self._levels, "offset": self.offset}
         if self.end_share is not None:
             shape["end_share"] = repr(self.end_share)
@@ -364,7 +394,7 @@ class LiftedCounter(Counter):
         """
         bound = self._sds[0][0] * 2.0 ** (self._used - self._levels)
         for level in range(1, self._levels + 1):
-            # The absolute coefficients of a level's nodes: see the module's docstring.
+            # The sum of a level's absolute coefficients: see the module, Cache.
             coefficients = 1 / 2
             if level > self._used:
                 coefficients = 5 / 4 * 2.0 ** (self._used - level)
@@ -386,22 +416,22 @@ class LiftedCounter(Counter):
         return self._sds[level][self._edge(level, k)]
 
     def nodes(self, t: int) -> dict[Node, int]:
+        """Return the non-zero coefficients of N(t) by node, times D."""
         check_tick(self.kind, t, self._last_tick)
         position = t + self.offset
         unit = self._denominator
         factors = {}
         for level in range(1, self._levels + 1):
-            inside = position & ((1 << level) - 1)
             k = position >> level
-            # Times D, u_j is a multiple of 8.
-            u = inside * (unit >> level)
+            # u, a and b of the module, times D: multiples of 8.
+            u = (position & ((1 << level) - 1)) * (unit >> level)
             a = (unit - u) * (0 < k <= self._last(level))
             b = u * (k < self._last(level))
             factors[level, k] = min(u, unit - u) - (a + b) // 8
             factors[level, k - 1] = -a // 8
             factors[level, k + 1] = -b // 8
         factors[_TOTAL] = position * (unit >> self._levels)
-        return {node: a for node, a in factors.items() if a}
+        return {node: factor for node, factor in factors.items() if factor}
 
     def variances(self, ticks: Longs) -> Floats:
         return self._curve.at(ticks)
@@ -415,11 +445,13 @@ class LiftedCounter(Counter):
         return super().worst_variance() * (1 + 2.0**-8)
 
     def plan(self, position: int, since: int | None) -> Plan:
-        """Return how rows get from `since` to a place; from nothing if None."""
+        """Return how rows get from the place `since`, or from nothing, to a place."""
         if since is None:
-            return plan_between(self, position, None, self._levels, _TOTAL, kept=1)
+            return plan_between(
+                self, position, None, self._levels, _TOTAL, kept_levels=1
+            )
         changed = changed_levels(position, since)
-        return plan_between(self, position, since, changed, None, kept=1)
+        return plan_between(self, position, since, changed, None, kept_levels=1)
 
     def blocks(self, level: int) -> range:
         return range(1 << (self._levels - level))
@@ -434,73 +466,83 @@ class LiftedCounter(Counter):
 class LiftedColumns(Columns):
     """A cache of the noise of all rows at one place, which moves on with the ticks.
 
-    From tick to tick it draws about one and a half nodes a row.
+    From tick to tick it draws about one and a half nodes a row. A row keeps r_1, r_2, ... of the
+    module, z_1 of the next block and, if that is even, of the one after it.
     """
 
     _counter: LiftedCounter
 
     def __init__(self, counter: LiftedCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
-        # r_1, r_2, ..., z_1 of the next block and, if that is even, of the one after it. The level
-        # below the highest has a new block once: it starts from nothing.
-        self._kept = max(counter._used - 1, 0)
-        self._numbers_kept = self._kept + 2
-        self._ends = np.empty((2, CHUNK_ROWS), dtype=np.int64)
+        # How many r_j. The level below the highest used one has a new block only once: rows then
+        # start from nothing.
+        self._ends_kept = max(counter._used - 1, 0)
+        self._numbers_kept = self._ends_kept + 2
+        # Scratch of `descend`: N at the left and right end of a block, or at the place.
+        self._lefts_rights = np.empty((2, CHUNK_ROWS), dtype=np.int64)
+        # By chunk of rows: (numbers kept, rows).
         self._states: list[normal.Numbers] = []
+        # The place of the last call, and how many rows, the first ones, it moved there.
         self._place: int | None = None
-        self._filled = 0
+        self._rows_before = 0
 
     def at(self, t: int, tags: Tags) -> Longs:
+        """Return the noise of every row at tick t (n,); `tags` (n, 2) only grow."""
         counter = self._counter
         rows = len(tags)
         check_tick(counter.kind, t, counter._last_tick)
         position = t + counter.offset
         since = self._place
-        filled = min(self._filled, rows)
+        rows_before = min(self._rows_before, rows)
         if since is None or not self._can_reach(position, since):
             since = None
-            filled = 0
+            rows_before = 0
         # Unset until this call succeeds: a failure leaves no wrong state.
         self._place = None
         out = np.empty(rows, dtype=np.int64)
-        self._advance(position, since, tags[:filled], 0, out)
-        self._advance(position, None, tags[filled:], filled, out)
+        self._advance(position, since, tags[:rows_before], 0, out)
+        self._advance(position, None, tags[rows_before:], rows_before, out)
         self._place = position
-        self._filled = rows
+        self._rows_before = rows
         return self._finish(t, tags, out)
 
     def _can_reach(self, place: int, since: int) -> bool:
-        # At the same place N is r_1 if that is even.
+        # At the same place N is r_1 if that is even; at an odd one it is not kept.
         later = place > since or (place == since and not place & 1)
-        return later and changed_levels(place, since) < self._kept
+        return later and changed_levels(place, since) < self._ends_kept
 
     def _advance(
         self, position: int, since: int | None, tags: Tags, first: int, out: Longs
     ) -> None:
-        """Bring rows, the first of which is `first`, to a place."""
+        """Move rows from the place `since`, or from nothing, and write their noise to `out`.
+
+        `tags` are those of rows from `first` on; `out` has all rows.
+        """
         if not len(tags):
             return
         plan = _plan(self._counter, position, since)
         row = first
         last = first + len(tags)
+        # So many rows have CHUNK_ROWS words together, the most that are drawn in one call.
         at_once = CHUNK_ROWS // max(len(plan.cells), 1)
         while row < last:
             index, begin = divmod(row, CHUNK_ROWS)
             rows = min(at_once, last - row, CHUNK_ROWS - begin)
             state = self._state(index, begin + rows)[:, begin : begin + rows]
+            # Without a step the place is the right end of its block of level 1: N is r_1.
             noise: normal.Numbers = state[0]
             if len(plan.cells) or len(plan.steps):
                 part = tags[row - first : row - first + rows]
-                ends = self._ends[:, :rows]
+                lefts, noise = self._lefts_rights[:, :rows]
                 words = (
                     self._words(plan.cells, part, row) if len(plan.cells) else NO_WORDS
                 )
-                descend(words, normal.table(), *plan[1:], state, ends[0], ends[1])
-                noise = ends[1]
+                descend(words, normal.table(), *plan[1:], state, lefts, noise)
             self._round(noise, out[row : row + rows], row)
             row += rows
 
     def _state(self, index: int, rows: int) -> normal.Numbers:
+        """Return the numbers kept of a chunk of rows, with room for `rows` of them."""
         if index == len(self._states):
             self._states.append(
                 np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
@@ -514,20 +556,20 @@ def plan_between(
     position: int,
     since: int | None,
     levels: int,
-    total: Node | None,
+    rise: Node | None,
     *,
-    kept: int,
+    kept_levels: int,
 ) -> Plan:
-    """Return how rows get from one place to another.
+    """Return how rows get from one place to another: a step down for each level that changes.
 
     Args:
-        path: the nodes.
+        path: the counter that has the nodes.
         position: the place to get to.
         since: the place of the rows; None: they have no state.
         levels: how many, from the first on, have another block than at `since`.
-        total: the node by which the noise rises over the block above these levels; None if the
-            state has the noise at its end.
-        kept: as in `Plan`.
+        rise: the node by which N rises over the block above these levels; None if the state has N
+            at its right end.
+        kept_levels: how many levels, from the first on, keep the nodes of their next two blocks.
     """
     cells: dict[Cell, int] = {}
     steps = np.zeros((levels, 8), dtype=np.int64)
@@ -538,41 +580,45 @@ def plan_between(
         return cells.setdefault((level, k >> 1), len(cells)), k & 1
 
     for level in range(levels, 0, -1):
+        # A place belongs to the block whose right end it may be, so p - 1 is in it.
         k = (position - 1) >> level
         blocks = path.blocks(level)
-        # The state has the right end of the block before, and at the finest levels the nodes too.
-        stored = since is not None and (since - 1) >> level == k - 1
-        has_nodes = stored and level <= kept
-        cell = -1, 0
+        # From the block just before, the state has N at its right end: this block's left end. At
+        # kept levels it also has this block's node and, if k is even, the next one's. (Two nodes
+        # share a cell, 2 i and 2 i + 1: they were drawn together when the block before was odd.)
+        left_stored = since is not None and (since - 1) >> level == k - 1
+        has_nodes = left_stored and level <= kept_levels
+        node = STORED, 0
         if not has_nodes:
-            cell = cell_of(level, k)
+            node = cell_of(level, k)
             scales[level - 1, 0] = path.scale(level, k)
-        beside = -1, 0
+        after = UNUSED, 0
         if k + 1 in blocks and has_nodes and not k & 1:
-            beside = -2, 0
+            after = STORED, 0
         elif k + 1 in blocks:
-            beside = cell_of(level, k + 1)
+            after = cell_of(level, k + 1)
             scales[level - 1, 1] = path.scale(level, k + 1)
+            # Of the one after it, which the state gets too if it is in the same cell.
             scales[level - 1, 3] = path.scale(level, k + 2)
         # From the end of a block the way leads right at all levels below: no left end is used.
         is_end = position & ((1 << level) - 1) == 0
-        before = -1, 0
-        if k - 1 in blocks and not stored and not is_end:
+        before = UNUSED, 0
+        if k - 1 in blocks and not left_stored and not is_end:
             before = cell_of(level, k - 1)
             scales[level - 1, 2] = path.scale(level, k - 1)
         goes_right = (position - 1) >> (level - 1) & 1
-        steps[level - 1] = Step(*cell, *beside, *before, stored, goes_right)
-    of_total = -1, 0
-    if total is not None:
-        of_total = cell_of(*total)
-        scales[levels, 0] = path.scale(*total)
+        steps[level - 1] = Step(*node, *after, *before, left_stored, goes_right)
+    of_rise = STORED, 0
+    if rise is not None:
+        of_rise = cell_of(*rise)
+        scales[levels, 0] = path.scale(*rise)
     read_only(steps)
     read_only(scales)
-    return Plan(cells_of(cells), *of_total, steps, scales, kept)
+    return Plan(cells_of(cells), *of_rise, steps, scales, kept_levels)
 
 
 def changed_levels(place: int, since: int) -> int:
-    """Return how many levels, from the first on, have another block."""
+    """Return how many levels, from the first on, have another block with the place."""
     return max(((since - 1) ^ (place - 1)).bit_length() - 1, 0)
 
 
@@ -582,17 +628,20 @@ def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
 
 
 def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
-    """Return the weights (inside, edge) of levels 1..h, and the total's."""
+    """Return the weights w (inside, edge) of levels 1..h, and the total's, found by search.
+
+    A node of weight w has the variance s2 / w. Only the finest and the coarsest levels are special.
+    """
     pairs = []
     for level in range(1, levels + 1):
         inside = Fraction(1)
         edge = Fraction(EDGE, 40)
-        top = levels - level
+        below_top = levels - level
         if level <= len(FINEST):
             inside *= Fraction(FINEST[level - 1], 40)
-        if top < len(COARSEST):
-            inside *= Fraction(COARSEST[top], 40)
-            edge *= Fraction(COARSEST_EDGE[top], 40)
+        if below_top < len(COARSEST):
+            inside *= Fraction(COARSEST[below_top], 40)
+            edge *= Fraction(COARSEST_EDGE[below_top], 40)
         pairs.append((inside, edge))
     total = TOTAL_OF_FEW[levels] if levels < len(TOTAL_OF_FEW) else TOTAL
     return pairs, Fraction(total, 40)
@@ -600,7 +649,10 @@ def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
 
 @memoized(1)
 def unbounded_weights() -> tuple[tuple[Fraction, Fraction], ...]:
-    """Return (j + 2)^-1.2, on a grid of 2^-40 that is the same on every machine."""
+    """Return the weights (inside, edge) of levels j = 1..50 without a horizon: (j + 2)^-1.2 both.
+
+    Decimals on a grid of 2^-40 are the same on every machine.
+    """
     pairs = []
     with localcontext(prec=50):
         for level in range(1, _UNBOUNDED_LEVELS + 1):
@@ -614,7 +666,10 @@ def unbounded_weights() -> tuple[tuple[Fraction, Fraction], ...]:
 def drawn(
     words: Words, cell: int, half: int, i: int, scale: float, table: Floats
 ) -> np.int64:
-    """Return the number of row i's node, in units, from its half of a cell of words."""
+    """Return the number z of row i's node, in whole units, from the node's half of a cell of words.
+
+    `words` (cells, rows, 2); `scale` is the node's standard deviation in units.
+    """
     return np.int64(rough(words[cell, i, half], table) * scale)
 
 
@@ -628,13 +683,17 @@ def enter_left_half(
     lefts: Longs,
     out: Longs,
 ) -> None:
-    """Move row i into the left half of its block; the left end is in the state.
+    """Move row i into the left half of its block of a level, whose left end is in the state.
 
+    `state[level]` has the level's N at the left end, which was the right end of the block before,
+    and gets that of the right end. `lefts` and `out` become N at the ends of the half. `out` had
+    the level above's N at the right end; the level's is an eighth of the two nodes beside it less.
     `node` and `beside` are the numbers of the block's node and of the next block's.
     """
     left = np.int64(state[level, i])
     right = out[i] - ((node + beside) >> 3)
     lefts[i] = left
+    # The half's right end is the block's middle.
     out[i] = (left + right + node) >> 1
     state[level, i] = right
 
@@ -643,45 +702,56 @@ def enter_left_half(
 def descend(
     words: Words,
     table: Floats,
-    total: int,
-    total_half: int,
+    rise_cell: int,
+    rise_half: int,
     steps: Longs,
     scales: Floats,
-    kept: int,
+    kept_levels: int,
     state: Numbers,
     lefts: Longs,
     out: Longs,
 ) -> None:
-    """Compute the noise N of n rows at a place: from the total down, a level at a time.
+    """Move n rows to a place: compute N there, from the coarsest level that changes on.
 
-    At each level, rows have N at both ends of their block, `lefts` and `out`. The equations of the
-    module's docstring give N in its middle, and from there on the block is the half with the place.
+        N_j      left ------------------------ right     lefts, out: the block's ends
+        N_(j-1)  left - e ---- middle ---- right - e'    of which one half is the next block
+
+    Before a level's turn rows have N_j at both ends of the level's block. An eighth of the nodes
+    beside each end is taken off it (e, e'), the middle is the mean of the ends and half of the
+    block's node, and the half that the place is in is the next level's block. An end that the
+    block shares with the one that a row was in before comes from the state.
 
     Args:
-        words: (cells, n, 2), of the nodes that are drawn; `rough` makes normal numbers of them.
-        table: of `normal`.
-        total, total_half: the total's cell and half; -1 where the level above is in the state.
-        steps: (levels, 8), `Step` by level, finest first.
-        scales: (levels + 1, 4): the node's standard deviation in units, of the next, of the last,
-            of the one after the next; the total's.
-        kept: levels of which the state has nodes.
-        state: (ends + 2 kept, n), read and written: r_1, r_2, ... of levels with a second block (in
-            `line` of all levels, and the end of the block above them), and by kept level the nodes
-            of the next two blocks.
+        words: (cells, n, 2), of the nodes that are drawn: in a cell two, the halves. The caller has
+            raised those too small for `rough`.
+        table: of `normal`, with which `rough` makes normal numbers of words.
+        rise_cell, rise_half: the cell and half of the node by which N rises from 0 over the first
+            block; `STORED` where the state has N at its right end.
+        steps: (levels, 8), by level, finest first: the cell and half of the block's node, of the
+            next block's, of the last one's; 1 if N at the left end is in the state; 1 if the place
+            is in the right half. A cell may be `STORED`, in the state, or `UNUSED` (see `Step`).
+        scales: (levels + 1, 4), standard deviations in units: by level, of the block's node, of the
+            next, of the last, of the one after the next; then of the first block's rise.
+        kept_levels: how many levels, from the first on, have nodes in the state.
+        state: (ends + 2 kept_levels, n), read and written: by level, from the finest on, N at the
+            right end of its block, for the lowest `ends` levels (of the first block, too, if there
+            is room); then by kept level the nodes of the next two blocks.
         lefts: (n,), scratch: N at the left end of the block that rows are in.
         out: (n,), written: N at the place, in units; on the way, at the right end of the block.
     """
     levels = len(steps)
     rows = len(out)
-    ends = len(state) - 2 * kept
-    if total >= 0:
+    ends = len(state) - 2 * kept_levels
+    if rise_cell >= 0:
         for i in range(rows):
             lefts[i] = 0
-            end = drawn(words, total, total_half, i, scales[levels, 0], table)
+            end = drawn(words, rise_cell, rise_half, i, scales[levels, 0], table)
             out[i] = end
             if levels < ends:
                 state[levels, i] = end
     else:
+        # `lefts` stays unset: where levels below change and this one does not, the first step has
+        # its left end in the state.
         for i in range(rows):
             out[i] = state[levels, i]
     for level in range(levels - 1, -1, -1):
@@ -692,28 +762,28 @@ def descend(
         next_half = steps[level, 3]
         last_cell = steps[level, 4]
         last_half = steps[level, 5]
-        stored = steps[level, 6]
+        left_stored = steps[level, 6]
         goes_right = steps[level, 7]
         scale = scales[level, 0]
         next_scale = scales[level, 1]
         last_scale = scales[level, 2]
-        # Of the node after the next, whose word is in the next one's cell.
+        # Of the node after the next. It is in the next one's cell if that is half 0 there.
         pair_scale = scales[level, 3]
         # The state's rows of the next block's node and of the one after it. Levels that are not
-        # kept read row 0, and do not use it.
-        ahead = ends + 2 * level if level < kept else 0
+        # kept read rows 0 and 1, and do not use them.
+        ahead = ends + 2 * level if level < kept_levels else 0
 
         # Most levels from one tick to the next, in loops as short as they can be; they compute
-        # what the general loop below does. The left end is stored, so the tick before was here too:
-        # a kept level has this block's node in the state. Only one that is not kept draws it.
-        if stored and next_cell != -1 and not goes_right:
+        # what the general loop below does. The left end is stored, so rows come from the block
+        # before: a kept level has this block's node in the state. Only one not kept draws it.
+        if left_stored and next_cell != UNUSED and not goes_right:
             if cell >= 0:
                 for i in range(rows):
                     node = drawn(words, cell, half, i, scale, table)
                     beside = drawn(words, next_cell, next_half, i, next_scale, table)
                     enter_left_half(i, node, beside, level, state, lefts, out)
             elif next_cell >= 0:
-                # The state has come to its end: the cell has the nodes of the next two blocks.
+                # The state has no further node: the cell has those of the next two blocks.
                 for i in range(rows):
                     node = np.int64(state[ahead, i])
                     beside = drawn(words, next_cell, 0, i, next_scale, table)
@@ -736,18 +806,19 @@ def descend(
                 node = drawn(words, cell, half, i, scale, table)
             left = lefts[i]
             right = out[i]
-            if next_cell != -1:
+            if next_cell != UNUSED:
                 beside = np.int64(state[ahead + 1, i])
                 if next_cell >= 0:
                     beside = drawn(words, next_cell, next_half, i, next_scale, table)
                 right -= (node + beside) >> 3
-                if level < kept:
+                if level < kept_levels:
                     state[ahead, i] = beside
                     if next_cell >= 0 and next_half == 0:
                         state[ahead + 1, i] = drawn(
                             words, next_cell, 1, i, pair_scale, table
                         )
-            if stored:
+            # Read before this block's right end is written over it.
+            if left_stored:
                 left = np.int64(state[level, i])
             elif last_cell >= 0:
                 before = drawn(words, last_cell, last_half, i, last_scale, table)

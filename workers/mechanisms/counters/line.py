@@ -1,7 +1,10 @@
 """The line counter: windows that slide for ever, from one noise path that is paid for once.
 
-What: `lifted` on the whole line of ticks, without edges, horizon or total. Only differences exist:
-a window's noise at tick t is N(t) - N(b), b its begin. N(t) = N_0(p), for all integers K,
+What: a window's noise at tick t is N(t) - N(b), b its begin, of a path N along the whole line of
+places, p = t + o. (`lifted` has the same path, with edges and a total.) Level j = 1..L cuts the
+line into blocks of 2^j places; block K has the node (j, K), a normal number z_j[K]. Over block K
+of 2^L places the path rises by a step z_c[K], and within it descends: N(t) = N_0(p), for all
+integers K,
 
     N_L(K + 1)      = N_L(K) + z_c[K]
     N_(j-1)(2K)     = N_j(K) - (z_j[K] + z_j[K-1]) / 8
@@ -10,19 +13,33 @@ a window's noise at tick t is N(t) - N(b), b its begin. N(t) = N_0(p), for all i
     Symbol      Here
     W, g        `window` and `hop`, ticks; g is a power of two, at most W
     b           `begin`: floor((t - W) / g) g; at the first ticks below 0, where nothing is counted
-    r           `most_ticks` of a window: W + g - 1; r <= 2^L for all windows of one noise
+    r           `most_ticks` of a window: W + g - 1; r <= 2^L for all windows of one path
+    shortest    of several windows of one path the shortest, in ticks; None for a single window.
+                Levels much longer than it then get less weight: it does not use them much
     L           `levels`; nodes of level j = 1..L are (j, k), the steps z_c are (L + 1, k)
-    o           `offset`: 2^(L + 1); p = t + o. Moving ticks by whole blocks of 2^L moves every
-                node by whole nodes of equal weight, so the law is the same, and no k is negative
-    K           p >> j, the node of level j whose block of 2^j places begins at or before p
-    u_j         (p mod 2^j) / 2^j
-    w           `weights`: by level, the last is that of steps; s2_j = s2 / w_j
+    o           `offset`: 2^(L + 1). Moving ticks by whole blocks of 2^L moves every node by whole
+                nodes of equal weight, so the law is the same, and no k is negative
+    K           p >> j, the block of level j that begins at or before p
+    u_j, u'_j   (p mod 2^j) / 2^j, how far p is into it; the same of b's place
+    w           `weights`: by level, the last is that of steps; s2_j = s2 / w_j is a node's variance
     S           `cost_of`, at least the sum of w_v C[v, t]^2 at every t
     s2          S / (2 rho_item), rounded up
+    r_j         kept of a row (an item): N_(j-1)(2K + 2), at the right end of block K of level j,
+                here the one with p - 1
 
 Coefficients in N(t), and with the opposite sign in -N(b): min(u_j, 1 - u_j) - 1/8 of node K,
 -(1 - u_j) / 8 of K - 1, -u_j / 8 of K + 1. Steps: u_L z_c[K] - u'_L z_c[K'], and z_c[K'] where b
 lies in the block before, K' = K - 1.
+
+Cache: `LineColumns` has a `Cursor` at t and one at the begin of each window; a cursor is all rows
+at one place, and moves on with the ticks. Its numbers are relative to N_L at the begin of its block
+of 2^L places, in fixed point: whole units of 2^-point. The error of a window, in nodes: of each
+level's nodes a place has coefficients that add up to at most 1/2, two places 1; of steps two places
+in one block have |u_L - u'_L|, in two blocks u_L + 1 - u'_L: at most 2. In all L + 2. Rounding
+down: from level j to j - 1, an even place is too high by 0 to 7/8 unit, an odd one, the mean of two
+even ones, by -1/2 to 7/8 more than the ends of its block. So a place is too high by -L / 2 to
+7 L / 8, and a difference of two off by at most 11 L / 8. Rows that this error leaves undecided, or
+inexact by a word too small for `normal.rough`, are drawn by `Counter.draw`.
 
 Guarantee and proofs: docs/decisions/0036-windows-without-epochs.md. All windows at all ticks
 together, for ever, cost S / (2 s2) for each item that an event changes by one, also when the stream
@@ -70,7 +87,7 @@ from workers.runtime.frozen import Frozen, memoized, read_only
 FINEST = (Fraction(3, 2), Fraction(6, 5), Fraction(21, 20))
 HIGHEST = Fraction(23, 20)
 STEPS = Fraction(7, 4)
-# With several windows, of steps and of levels j with 2^j > 2 * the shortest window.
+# With several windows, a factor on steps and on levels j with 2^j > 2 * the shortest window.
 SCALED = Fraction(7, 10)
 
 # S in 1/4096 for L = 1..23, of one window: `bounds` in tests/mechanisms/counters/line.py.
@@ -87,7 +104,8 @@ _SAVED = (
 )
 MOST_LEVELS = len(_COSTS)
 
-# Levels whose nodes a cursor keeps, and the longest hop at which it meets their blocks in turn.
+# The finest levels, whose nodes a cursor keeps, and the longest hop at which it meets their blocks
+# one after the other.
 KEPT_LEVELS = 2
 LONGEST_KEPT_HOP = 4
 
@@ -95,7 +113,7 @@ LONGEST_KEPT_HOP = 4
 LONGEST_PAST = 32
 
 # In 1/4096, of weight 1: what two events 0, 1, 2, ... eighths of 2^j ticks apart or more have in
-# common in nodes of level j, and in steps: `products_apart` there. Nothing beyond.
+# common in nodes of level j, and in steps (`products_apart`, beside `bounds`). Nothing beyond.
 _EIGHTHS = 8
 _PRODUCTS = (
     *(6403, 6378, 6378, 6378, 6378, 6307, 6029, 4808, 1963, 965, 885, 769),
@@ -136,8 +154,9 @@ class LineCurve(Frozen, Curve):
         self._levels = len(by_level) - 1
         self._window = window
         self._hop = hop
-        # Dropped are places that agree with a kept one in their highest bits, of `bits` so far; the
-        # levels above may differ, by windows less than 2^(bits - 14) ticks apart.
+        # The most variance that `candidates` can miss. With `bits` bits of s searched, dropped ones
+        # are less than 2^(bits - 14) ticks from one kept: the levels above `bits` may still differ,
+        # each by 4 s2 / 2^level a tick.
         self.slack = math.fsum(
             4 * s2 * 2.0 ** (bits - _KEPT_BITS - min(level, self._levels))
             for bits in range(_KEPT_BITS + 1, self._levels)
@@ -161,17 +180,19 @@ class LineCurve(Frozen, Curve):
         grids = _grids(self)
         period = 1 << self._levels
         if last >= period:
+            # Ticks s + W, moved by whole periods into 1..period.
             return ((grids[-1] + self._window - 1) & (period - 1)) + 1
         blocks = []
         since = 1 - self._window
         after = since + last
         while since < after:
-            # The largest block of 2^k ticks that begins here and ends in range.
-            bit = (after - since).bit_length() - 1
+            # The largest aligned block of 2^k ticks from here on that ends in range: the s in it
+            # differ in their lowest k bits.
+            k = (after - since).bit_length() - 1
             if since:
-                bit = min(bit, (since & -since).bit_length() - 1)
-            blocks.append(grids[bit] + since)
-            since += 1 << bit
+                k = min(k, (since & -since).bit_length() - 1)
+            blocks.append(grids[k] + since)
+            since += 1 << k
         return np.concatenate(blocks) + self._window
 
     def worst(self) -> float:
@@ -180,7 +201,7 @@ class LineCurve(Frozen, Curve):
         return (largest + self.slack) * (1 + 2.0**-36)
 
     def mean(self, last: int) -> float:
-        """Return the mean up to a tick.
+        """Return the mean variance of the published integers over ticks 1..last.
 
         A level's part is periodic. Of a period longer than 2^14 ticks, 2^14 of them, evenly spread,
         stand for all.
@@ -196,8 +217,12 @@ class LineCurve(Frozen, Curve):
         return math.fsum(sums) / last + ROUNDING
 
     def _sum(self, level: int, ticks: int) -> float:
-        """Return the sum of a level's part over ticks 1..`ticks`, if many from a spread of them."""
+        """Return the sum of a level's part over ticks 1..`ticks`.
+
+        Of more than 2^14 ticks it is estimated, from as many that are evenly spread over them.
+        """
         number = min(ticks, 1 << _KEPT_BITS)
+        # The middles of `number` equal stretches of ticks.
         spread = (2 * np.arange(number) + 1) * ticks // (2 * number) + 1
         part = self._part(level, spread - self._window)
         return float(part.mean()) * ticks
@@ -222,47 +247,52 @@ class LineCurve(Frozen, Curve):
         if self._window >> width > 2:  # no node has a part at both ends
             return s2 * sum((a**2 for a in (*ends, *begins)), np.zeros(len(since)))
         total = np.zeros(len(since))
-        # Nodes K - 1, K, K + 1 of the end; the begin's are as many nodes before as it is blocks.
+        # The end has nodes K - 1, K, K + 1, here 0, 1, 2. The begin's 0, 1, 2 are `apart` nodes
+        # before them: the end's node is the begin's node i where apart = i - node.
         for node, end in enumerate(ends):
             shared = np.zeros(len(since))
             for i in range(node, 3):
                 shared = np.where(apart == i - node, begins[i], shared)
             total += (end - shared) ** 2
+        # The begin's nodes that lie before all of the end's.
         for node, coefficient in enumerate(begins):
             total += np.where(apart > node, coefficient, 0) ** 2
         return s2 * total
 
 
 def coefficients_of(u: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the coefficients of nodes K - 1, K and K + 1 in N, where u = u_j (n,) in block K."""
+    """Return the coefficients of nodes K - 1, K and K + 1 of a level in N, where u = u_j (n,)."""
     return (u - 1) / 8, np.minimum(u, 1 - u) - 1 / 8, -u / 8
 
 
 @memoized(64)
 def _grids(curve: LineCurve) -> tuple[Longs, ...]:
-    """Return, for k = 0..L, the s mod 2^k that may be noisiest, ascending.
+    """Return, for k = 0..L, the s mod 2^k at which the noise may be largest, ascending.
 
-    Of those that agree in their highest 14 bits, that is the one with most variance so far.
+    s = t - W. Of those that agree in their highest 14 bits, that is the one with most variance in
+    levels 1..k.
     """
     since = np.zeros(1, dtype=np.int64)
-    value = np.zeros(1)
+    variance = np.zeros(1)
     grids = [since]
     for level in range(1, curve._levels + 1):
         since = np.concatenate((since, since + (1 << (level - 1))))
-        value = np.concatenate((value, value)) + curve._part(level, since)
+        variance = np.concatenate((variance, variance)) + curve._part(level, since)
         if level == curve._levels:
-            value += curve._part(level + 1, since)
+            # Steps depend on as many bits as the highest level.
+            variance += curve._part(level + 1, since)
         if level > _KEPT_BITS:
             # Neighbours differ in the lowest bit of the highest 15: keep the better of each pair.
-            best = value.reshape(-1, 2).argmax(axis=1) + np.arange(0, len(value), 2)
+            pairs = variance.reshape(-1, 2)
+            best = pairs.argmax(axis=1) + np.arange(0, len(variance), 2)
             since = since[best]
-            value = value[best]
+            variance = variance[best]
         grids.append(since)
     return tuple(map(read_only, grids))
 
 
 class WindowCounter(Counter):
-    """The noise of one window, from the nodes of a path on the whole line of ticks.
+    """Base of counters of one window, from the nodes of a path on the whole line of ticks.
 
     Args:
         window: ticks.
@@ -295,6 +325,7 @@ class WindowCounter(Counter):
             rounded_up(sigma_squared / weight) for weight in weights
         )
         self._sds = tuple(float(root_of(variance)) for variance in self._variances)
+        # All coefficients are multiples of 1 / (8 * 2^L).
         self._denominator = 8 << levels
 
     def __repr__(self) -> str:
@@ -304,6 +335,7 @@ class WindowCounter(Counter):
         )
 
     def _shape(self) -> dict[str, object]:
+        """Return the parameters that determine a tick's nodes and their variances, as JSON."""
         return {
             "window": self.window,
             "hop": self.hop,
@@ -323,12 +355,12 @@ class WindowCounter(Counter):
         return self._sds[node[0] - 1]
 
     def _path(self, position: int) -> dict[Node, int]:
-        """Return the coefficients of levels 1..L in N_0(position)."""
+        """Return the coefficients of nodes of levels 1..L in N_0(position), times 8 * 2^L."""
         unit = self._denominator
         factors: dict[Node, int] = {}
         for level in range(1, self.levels + 1):
             k = position >> level
-            # Times D, u_j is a multiple of 8.
+            # u_j, in the same multiples: always a multiple of 8.
             u = (position & ((1 << level) - 1)) * (unit >> level)
             factors[level, k - 1] = (u - unit) // 8
             factors[level, k] = min(u, unit - u) - unit // 8
@@ -407,7 +439,8 @@ class LineCounter(WindowCounter):
         of_levels = weights(levels, shortest)
         super().__init__(window, hop, levels, s2, of_levels, rho_item)
         self._curve = LineCurve(list(map(float, self._variances)), window, hop)
-        # `LineColumns` derives these bounds.
+        # The error of the cache: see the module. A row keeps places relative to their block's
+        # begin, at most half of each level's nodes and one step.
         self.fixed = fixed_point(
             max(self._sds),
             parts=levels + 2,
@@ -416,18 +449,19 @@ class LineCounter(WindowCounter):
         )
 
     def nodes(self, t: int) -> dict[Node, int]:
-        """Return the coefficients of N(t) - N(b), as multiples of 1 / (8 * 2^L)."""
+        """Return the non-zero coefficients of N(t) - N(b) by node, times 8 * 2^L."""
         check_tick(self.kind, t, self._last_tick)
         end = t + self.offset
         begin = self.begin(t) + self.offset
         factors: dict[Node, int] = {}
+        # Of each place less N_L at the begin of its block, which is u_L of the block's step.
         for place, sign in ((end, 1), (begin, -1)):
             of_place = self._path(place)
             inside = place & ((1 << self.levels) - 1)
-            # Less N_L at the begin of its block.
             of_place[self.levels + 1, place >> self.levels] = 8 * inside
             for node, factor in of_place.items():
                 factors[node] = factors.get(node, 0) + sign * factor
+        # Begins of two blocks next to each other are a whole step apart.
         if begin >> self.levels < end >> self.levels:
             factors[self.levels + 1, begin >> self.levels] += self._denominator
         return {node: factor for node, factor in factors.items() if factor}
@@ -437,23 +471,10 @@ class LineColumns:
     """A single-threaded cache of the noise of all windows of one path.
 
     What it returns is what `draw` of each counter returns, bit for bit. One cursor is at t, and one
-    at the begin of each window, which moves once a hop. A row of a cursor is what `lifted` keeps of
-    it, relative to N_L(K), K the block of its place: the ends r_j of its blocks of levels 1..L, and
-    z_c[K], the end of block K. The cursor at t also keeps z_c[K - 1], which is added where a window
-    begins in the block before. A cursor that enters block K + 1 subtracts z_c[K] from its ends.
-    A short window begins where the cursor at t was not long ago: see `PastBegin`.
-
-    Error of a window, in the units of `fixed_point`. Of each level's nodes a place has parts that
-    add up to at most 1/2 (coefficients above), two places 1; of steps two places in one block have
-    |u_L - u'_L|, and in two blocks u_L + 1 - u'_L: at most 2. In all L + 2 nodes. Divisions: from
-    level j to j - 1, an even place is too high by 0 to 7/8, an odd one, the mean of two even ones
-    rounded down, by -1/2 to 7/8 more than the ends of its block. So a place is too high by -L / 2
-    to 7 L / 8, and a difference of two off by at most 11 L / 8. Rows hold a step and places of one
-    block relative to its begin: coefficients of 1/2 a level, and 1 step.
-
-    Rows that this error leaves undecided, and rows while a word of theirs is raised as too small
-    for `normal.rough`, are drawn by `Counter.draw`. Node k of level j has no part at places from
-    (k + 2) 2^j on: there the row is right again.
+    at the begin of each window, which moves once a hop. Both are relative to N_L at the begin of
+    their blocks of 2^L places; where a window begins in the block before, these are a step apart,
+    z_c of that block, which the cursor at t keeps. A short window begins where the cursor at t was
+    not long ago: see `PastBegin`.
     """
 
     def __init__(self, counters: tuple[LineCounter, ...], stream: NoiseStream) -> None:
@@ -466,9 +487,11 @@ class LineColumns:
             else Cursor(counter, stream, hop=counter.hop)
             for counter in counters
         ]
-        self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
-        self._filled = 0
-        # False while `at` is asked for units of `fixed_point` instead of whole numbers.
+        # Where `decide_difference` lists the rows of a chunk that it leaves undecided.
+        self._undecided = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
+        # How many rows, the first ones, the last call moved to its places.
+        self._rows_before = 0
+        # False once `reals` is called: from then on `at` returns units of 2^-fixed.point.
         self._rounds = True
 
     @property
@@ -476,71 +499,80 @@ class LineColumns:
         return sum(cursor.bytes_per_row for cursor in (self._end, *self._begins))
 
     def at(self, t: int, tags: Tags) -> Longs:
-        """Return the noise of every row at tick t, (windows, n); `tags` only grows."""
+        """Return the noise of every row at tick t, in whole numbers (windows, n).
+
+        `tags` (n, 2) are those of the last call, and possibly more behind them.
+        """
+        # Offset and ticks are the same for all windows of a path.
         first = self._counters[0]
         check_tick(first.kind, t, first._last_tick)
         rows = len(tags)
-        filled = min(self._filled, rows)
-        # 0 until this call succeeds: a failure leaves no wrong state.
-        self._filled = 0
-        self._end.turn(t + first.offset, filled)
+        rows_before = min(self._rows_before, rows)
+        # 0 until this call succeeds: after a failure the next call draws all rows from nothing.
+        self._rows_before = 0
+        self._end.set_place(t + first.offset, rows_before)
         for counter, cursor in zip(self._counters, self._begins, strict=True):
-            cursor.turn(counter.begin(t) + first.offset, filled)
+            cursor.set_place(counter.begin(t) + first.offset, rows_before)
         out = np.empty((len(self._counters), rows), dtype=np.int64)
         undecided: list[list[int]] = [[] for _ in self._counters]
         for row in range(0, rows, CHUNK_ROWS):
             part = tags[row : row + CHUNK_ROWS]
-            self._end.move(part, row)
+            self._end.move_chunk(part, row)
             for i, cursor in enumerate(self._begins):
-                cursor.move(part, row)
+                cursor.move_chunk(part, row)
                 noise = out[i, row : row + CHUNK_ROWS]
                 undecided[i] += self._round(cursor, noise, row)
-        self._filled = rows
+        self._rows_before = rows
         for i, counter in enumerate(self._counters):
-            exact = {*undecided[i], *(row for row in self._small(i) if row < rows)}
+            exact = {*undecided[i], *(row for row in self._inexact(i) if row < rows)}
             if exact and self._rounds:
                 numbers = np.array(sorted(exact), dtype=np.int64)
                 out[i, numbers] = counter.draw(self._stream, t, tags[numbers])
         return out
 
     def reals(self, t: int, tags: Tags) -> tuple[Floats, ...]:
-        """Return the noise of every row before rounding, by window: as `Columns.reals`."""
+        """Return the noise of every row before rounding, by window, (n,) each.
+
+        It is off by at most the error of the cache. From the first call on, `at` returns units.
+        """
         self._rounds = False
         windows = enumerate(zip(self._counters, self.at(t, tags), strict=True))
         return tuple(
-            reals_of(counter, self._stream, t, tags, units, self._small(i))
+            reals_of(counter, self._stream, t, tags, units, self._inexact(i))
             for i, (counter, units) in windows
         )
 
-    def _small(self, i: int) -> set[int]:
-        """Return the rows with a raised word that has a part in window i."""
-        return {*self._end.small, *self._begins[i].small}
+    def _inexact(self, i: int) -> set[int]:
+        """Return the rows that are wrong in window i: a word was too small for `normal.rough`."""
+        return {*self._end.inexact, *self._begins[i].inexact}
 
     def _round(self, begin: "Begin", out: Longs, row: int) -> list[int]:
         """Write a window's noise to `out`, for rows from `row` on; return undecided rows.
 
-        It is rounded unless `reals` asks for units of `fixed_point`.
+        It is rounded unless `reals` asks for units of 2^-point. The cursor at t and that at the
+        window's begin have just moved these rows.
         """
         ends = self._end.noise[: len(out)]
         begins = begin.noise[: len(out)]
-        # Both ends are relative to the begin of their blocks, which are a step apart then.
+        # Each is relative to the begin of its block; in two blocks these are a step apart.
         if begin.block < self._end.block:
-            begins -= self._end.step(row, len(out))
+            begins -= self._end.step_before(row, len(out))
         if not self._rounds:
             np.subtract(ends, begins, out)
             return []
         fixed = self._counters[0].fixed
         number = decide_difference(
-            ends, begins, fixed.point, fixed.error, out, self._found
+            ends, begins, fixed.point, fixed.error, out, self._undecided
         )
-        return [int(found) + row for found in self._found[:number]]
+        return [int(found) + row for found in self._undecided[:number]]
 
 
 class Cursor:
     """A cache of the noise of all rows at one place of the path, which moves on with the ticks.
 
-    `turn` sets the next place, and `move` brings one chunk of rows there. `noise` is then N of the
-    chunk at the place, less N_L at the begin of its block.
+    `set_place` sets the next place, and `move_chunk` brings CHUNK_ROWS rows there. `noise` is then
+    N of the chunk at the place, less N_L at the begin of its block, in fixed point. With
+    `keeps_step` a row also has the step of the block before (`step_before`).
     """
 
     def __init__(
@@ -556,24 +588,26 @@ class Cursor:
         self._keeps_step = keeps_step
         self._levels = counter.levels
         # At hops of many ticks the finest levels skip blocks: their nodes are drawn each time.
-        self._kept = KEPT_LEVELS if hop <= LONGEST_KEPT_HOP else 0
-        # r_1, r_2, ..., the end of the block, and by kept level the nodes of the next block and of
-        # the one after it; the step of the block before.
-        self._numbers = counter.levels + 1 + 2 * self._kept
-        self._numbers_kept = self._numbers + keeps_step
-        # By chunk of rows: (numbers, rows).
+        self._kept_levels = KEPT_LEVELS if hop <= LONGEST_KEPT_HOP else 0
+        # A row's numbers, relative to the begin of its block. For `descend`: r_1..r_L, the end of
+        # the block (its step), and by kept level the nodes of the next two blocks. Then, with
+        # `keeps_step`, the step of the block before.
+        self._numbers_descended = counter.levels + 1 + 2 * self._kept_levels
+        self._numbers_kept = self._numbers_descended + keeps_step
+        # By chunk of rows: (numbers kept, rows).
         self._states: list[Numbers] = []
-        # The place to move to, the one before; whether that is in a block before; and how many
-        # rows are there.
+        # The place to move rows to, the one before, whether a block of 2^L places begins between
+        # them, and how many rows, the first ones, are at the one before.
         self._place = 0
         self._since = 0
         self._enters = False
-        self._filled = 0
-        # Rows with a raised word, and the place from which they are right again.
-        self.small: dict[int, int] = {}
+        self._rows_before = 0
+        # Rows whose noise is wrong, as a word was raised, and the place from which it is right.
+        self.inexact: dict[int, int] = {}
         self.noise = np.empty(CHUNK_ROWS, dtype=np.int64)
+        # Scratch of `descend` and `raise_small`.
         self._lefts = np.empty(CHUNK_ROWS, dtype=np.int64)
-        self._found = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
+        self._raised = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
 
     @property
     def bytes_per_row(self) -> int:
@@ -584,8 +618,11 @@ class Cursor:
         """The block of 2^L places in which the place lies; its end belongs to it."""
         return (self._place - 1) >> self._levels
 
-    def turn(self, next_place: int, filled: int) -> None:
-        """Say where to `move` rows next; the first `filled` are at the place of the last time."""
+    def set_place(self, next_place: int, rows_before: int) -> None:
+        """Set the place that `move_chunk` brings rows to.
+
+        The first `rows_before` rows are at the place set before; others have no state.
+        """
         last_block = self.block
         self._since = self._place
         self._place = next_place
@@ -593,24 +630,25 @@ class Cursor:
         later = next_place > self._since or (
             next_place == self._since and not next_place & 1
         )
-        # Rows cannot go back, nor skip a block: they are drawn from nothing.
+        # Rows cannot go back, nor skip a block, whose step is unknown: they start from nothing.
         if not later or self.block - last_block > 1:
-            filled = 0
+            rows_before = 0
         self._enters = self.block > last_block
-        self._filled = filled
-        self.small = {
+        self._rows_before = rows_before
+        self.inexact = {
             row: until
-            for row, until in self.small.items()
-            if row < filled and until > next_place
+            for row, until in self.inexact.items()
+            if row < rows_before and until > next_place
         }
 
-    def move(self, tags: Tags, row: int, first: int = 0) -> None:
+    def move_chunk(self, tags: Tags, row: int, first: int = 0) -> None:
         """Bring a chunk of rows, the first of which is `row`, to the place.
 
-        Rows before `first` of the chunk are left out, from now on.
+        The chunk's rows before `first` are left out. They may not come back while the rows behind
+        them move on (`PastBegin.set_place`).
         """
-        # The first rows of the chunk are at the last place; the others are new.
-        old = min(max(self._filled - row, first), len(tags))
+        # Up to `old` the chunk's rows are at the place before; the others are new.
+        old = min(max(self._rows_before - row, first), len(tags))
         state = self._state(row, len(tags))
         if old > first:
             if self._enters:
@@ -626,7 +664,7 @@ class Cursor:
         if row // CHUNK_ROWS < len(self._states):
             self._states[row // CHUNK_ROWS] = self._no_rows()
 
-    def step(self, row: int, rows: int) -> Numbers:
+    def step_before(self, row: int, rows: int) -> Numbers:
         """Return z_c of the block before, for `rows` rows of the chunk that begins at `row`."""
         return self._states[row // CHUNK_ROWS][-1, :rows]
 
@@ -642,7 +680,8 @@ class Cursor:
         return np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
 
     def _enter(self, state: Numbers) -> None:
-        """Make ends relative to the begin of the next block, by the step in between."""
+        """Make the ends of rows (numbers, n) relative to the begin of the next block, a step on."""
+        # The end of the block that they leave, relative to its begin.
         step = state[self._levels]
         if self._keeps_step:
             state[-1] = step
@@ -667,13 +706,17 @@ class Cursor:
         last: int,
         row: int,
     ) -> None:
-        """Bring rows first..last - 1 of a chunk to the place, from `since` or from nothing."""
-        plan = _plan(self._counter, self._place, since, self._kept)
+        """Bring rows first..last - 1 of a chunk to the place, from `since` or from nothing.
+
+        `tags` and `state` (numbers, rows) are the whole chunk's, `row` its first row.
+        """
+        plan = _plan(self._counter, self._place, since, self._kept_levels)
         # No level has another block: the place is the end of the finest one, N is r_1.
         if not len(plan.steps):
             self.noise[first:last] = state[0, first:last]
             return
-        numbers = state[: self._numbers]
+        numbers = state[: self._numbers_descended]
+        # So many rows have CHUNK_ROWS words together, the most that are drawn in one call.
         at_once = CHUNK_ROWS // max(len(plan.cells), 1)
         for begin in range(first, last, at_once):
             end = min(begin + at_once, last)
@@ -692,25 +735,28 @@ class Cursor:
     def _words(self, cells: Words, tags: Tags, row: int) -> Words:
         """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on.
 
-        Words too small for `rough` are raised, and their rows noted in `small`.
+        Words too small for `rough` are raised, and their rows noted as `inexact`, until the nodes
+        of these words have no part in N any more.
         """
         words = self._stream.chunk(tags, cells)
-        small = raise_small(words, self._found)
-        for number in self._found[:small].tolist():
+        raised = raise_small(words, self._raised)
+        for number in self._raised[:raised].tolist():
             cell, i = divmod(number, len(tags))
+            # A cell is (level, k >> 1); steps have the blocks of the highest level.
             level = min(int(cells[cell, 0]), self._levels)
-            # Of nodes up to k + 2, k the one of the place's block.
+            # Drawn are nodes up to k + 2, k that of the place's block; node i has no part at places
+            # from (i + 2) 2^level on.
             until = (((self._place - 1) >> level) + 4) << level
-            self.small[row + i] = max(self.small.get(row + i, 0), until)
+            self.inexact[row + i] = max(self.inexact.get(row + i, 0), until)
         return words.reshape(len(cells), len(tags), 2)
 
 
 class PastBegin:
-    """The begin of a short window: the place at which the cursor at t was a window ago.
+    """The begin of a short window: the place at which the cursor at t was W ticks ago.
 
     It keeps the noise that this cursor had in the last W ticks, in place of numbers to descend by.
-    Rows that were new since then have a cursor of their own, until they have been there for W
-    ticks.
+    Rows that are younger have a cursor of their own, until they have been there for W ticks. It is
+    used like a `Cursor`, after the cursor at t has been.
     """
 
     def __init__(
@@ -720,16 +766,17 @@ class PastBegin:
         self._window = counter.window
         self._dtype = counter.fixed.dtype
         self._young = Cursor(counter, stream)
-        # By place modulo W: the place, and how many rows have its noise.
+        # By slot, a place modulo W: the place, and how many rows, the first ones, have its noise.
         self._places = [0] * counter.window
-        self._filled = [0] * counter.window
-        # By chunk of rows: (W, rows).
+        self._rows_at = [0] * counter.window
+        # By chunk of rows: the noise, (slots, rows).
         self._past: list[Numbers] = []
-        # How many rows have the noise at the place, and the end's place modulo W.
+        # How many rows, the first ones, have kept noise at the place; and the slot of the place and
+        # of the end, which are W apart.
         self._known = 0
         self._slot = 0
-        # As in `Cursor`; of rows that the cursor at t had, as they were at its places.
-        self._past_small: dict[int, int] = {}
+        # Rows whose kept noise is wrong, as a word was raised, and the place up to which it is.
+        self._past_inexact: dict[int, int] = {}
         self.noise = np.empty(CHUNK_ROWS, dtype=np.int64)
 
     @property
@@ -742,29 +789,35 @@ class PastBegin:
         return self._young.block
 
     @property
-    def small(self) -> set[int]:
-        return {*self._past_small, *self._young.small}
+    def inexact(self) -> set[int]:
+        return {*self._past_inexact, *self._young.inexact}
 
-    def turn(self, next_place: int, filled: int) -> None:
-        """Say where to `move` rows next, as `Cursor.turn` does."""
+    def set_place(self, next_place: int, rows_before: int) -> None:
+        """Set the place that `move_chunk` brings rows to.
+
+        The first `rows_before` rows are at the place set before; others have no state.
+        """
         slot = next_place % self._window
         known_before = self._known
         self._known = 0
         if self._places[slot] == next_place:
-            self._known = min(self._filled[slot], filled)
-        # Rows that the cursor had left out are not at its last place.
+            self._known = min(self._rows_at[slot], rows_before)
+        # The young cursor leaves out known rows. If fewer are known than before, it would go on
+        # with rows that it has left out: then it draws all from nothing.
         can_go_on = self._known >= known_before
-        self._young.turn(next_place, filled if can_go_on else 0)
-        self._past_small = {
-            row: until for row, until in self._past_small.items() if until > next_place
+        self._young.set_place(next_place, rows_before if can_go_on else 0)
+        self._past_inexact = {
+            row: until
+            for row, until in self._past_inexact.items()
+            if until > next_place
         }
-        # The noise at the end's place, one window later, replaces that at the begin.
+        # The noise at the end, a window after the place, will replace that at the place.
         self._slot = slot
         self._places[slot] = next_place + self._window
-        self._filled[slot] = 0
+        self._rows_at[slot] = 0
 
-    def move(self, tags: Tags, row: int) -> None:
-        """Bring a chunk of rows to the place, and keep where the cursor at t is."""
+    def move_chunk(self, tags: Tags, row: int) -> None:
+        """Bring a chunk of rows to the place, and keep the noise of the cursor at t."""
         rows = len(tags)
         known = min(max(self._known - row, 0), rows)
         index = row // CHUNK_ROWS
@@ -772,30 +825,38 @@ class PastBegin:
             self._past.append(np.empty((self._window, 0), dtype=self._dtype))
         self._past[index] = with_capacity(self._past[index], rows, 1)
         past = self._past[index][self._slot, :rows]
+        # Read before the noise at t takes its slot.
         self.noise[:known] = past[:known]
         if known < rows:
-            self._young.move(tags, row, known)
+            self._young.move_chunk(tags, row, known)
             self.noise[known:rows] = self._young.noise[known:rows]
         else:
             self._young.forget(row)
         past[:] = self._end.noise[:rows]
-        self._filled[self._slot] = row + rows
-        self._past_small.update(self._end.small)
+        self._rows_at[self._slot] = row + rows
+        self._past_inexact.update(self._end.inexact)
 
 
 Begin = Cursor | PastBegin
 
 
 @memoized(256)
-def _plan(counter: WindowCounter, place: int, since: int | None, kept: int) -> Plan:
-    """Return how rows of any window of the path get from `since`, or from nothing, to a place."""
-    block = (place - 1) >> counter.levels
-    if since is not None and (since - 1) >> counter.levels == block:
+def _plan(
+    counter: WindowCounter, place: int, since: int | None, kept_levels: int
+) -> Plan:
+    """Return how rows of any window of the path get from `since`, or from nothing, to a place.
+
+    `kept_levels`: of how many levels, from the finest on, the rows keep nodes.
+    """
+    levels = counter.levels
+    rise: Node | None = None
+    block = (place - 1) >> levels
+    if since is not None and (since - 1) >> levels == block:
         levels = changed_levels(place, since)
-        return plan_between(counter, place, since, levels, None, kept=kept)
-    # In another block all levels are new, and N rises by the block's step over it.
-    step = counter.levels + 1, block
-    return plan_between(counter, place, since, counter.levels, step, kept=kept)
+    else:
+        # In another block all levels are new, and N rises by the block's step over it.
+        rise = levels + 1, block
+    return plan_between(counter, place, since, levels, rise, kept_levels=kept_levels)
 
 
 def check_window(window: int, hop: int) -> None:
@@ -816,7 +877,8 @@ def levels_of(most_ticks: int) -> int:
 def rest_of(levels: int, most_ticks: int) -> int:
     """Return K: windows that end more than K ticks after a tick share no noise with it.
 
-    `most_ticks` is that of the longest window.
+    `most_ticks` is that of the longest window, which begins so long before its end. A node of the
+    highest level has a part in less than 3 * 2^L places.
     """
     return most_ticks + (3 << levels) - 2
 
@@ -851,7 +913,11 @@ def shapes_of(windows: Sequence[int], hops: Sequence[int]) -> tuple[WindowShape,
 
 
 def weights(levels: int, shortest: int | None) -> list[Fraction]:
-    """Return the weights of levels 1..L and of steps; `shortest` as in `LineCounter`."""
+    """Return the weights w of levels 1..L and of steps, found by search.
+
+    A node of weight w has the variance s2 / w. `shortest`, see the module: levels j with 2^j > 2 *
+    shortest, and steps, weigh less, which leaves more to the levels that the shortest window uses.
+    """
     by_level = []
     for level in range(1, levels + 1):
         weight = FINEST[level - 1] if level <= len(FINEST) else Fraction(1)
@@ -870,7 +936,8 @@ def cost_of(levels: int, shortest: int | None) -> Fraction:
     if shortest is not None:
         # The lowest level that `weights` scales: 2^lowest > 2 * shortest.
         lowest = (2 * shortest).bit_length()
-        cost -= _SAVED[max(levels + 1 - lowest, 0)]
+        scaled_levels = max(levels + 1 - lowest, 0)
+        cost -= _SAVED[scaled_levels]
     return Fraction(cost, 4096)
 
 
@@ -879,14 +946,17 @@ def overlap_of(levels: int, shortest: int | None, period: int) -> Fraction:
 
     `period` is its length in ticks. F adds up what every second period can have in common with
     one: events of periods q and q + 2 i are more than (2 i - 1) `period` ticks apart, and share at
-    most what nodes of all levels allow at that distance (decision 36, T7).
+    most what nodes of all levels allow at that distance: products of their coefficients, tabled by
+    eighths of 2^j ticks for level j (docs/decisions/0036-windows-without-epochs.md, T7).
     """
     by_level = weights(levels, shortest)
     shared = Fraction(0)
+    # Beyond 5 * 2^L ticks nothing is shared.
     for distance in range(period, 5 << levels, 2 * period):
         for level, weight in enumerate(by_level, start=1):
             products = _PRODUCTS if level <= levels else _PRODUCTS_OF_STEPS
             eighths = _EIGHTHS * distance >> min(level, levels)
             if eighths < len(products):
                 shared += weight * Fraction(products[eighths], 4096)
+    # 2 (1 + 2 shared / S): for even and for odd periods, those before and those after.
     return 2 + 4 * shared / cost_of(levels, shortest)

@@ -22,6 +22,8 @@ every range, has that of 3 log2 B rows. One bucket has more than with its own co
     K(p, r)     `covariance`: of two places, where every N_q(t) has variance 1
     K_b         `of_bucket`: the largest variance of one bucket, likewise
     A           `amplification`: the largest sum over q of |b_q(p)| / sqrt(w_q) over places p
+    row         a value node of a stream key: the counter of ticks has noise for each. A tag, two
+                words, names a stream key, or one of its rows
 
 Released are rank + floor(N(t, p) + 1/2), as the differences between neighbours: the counts of
 buckets. So every range of buckets has two roundings. Cost: W(m) Dinf^2 times that of the counter of
@@ -73,7 +75,8 @@ _PAIRS = (
 )
 
 _FLOATS = 2.0**-43
-# Cells of value nodes: levels with this bit are in no counter's cells, nor in those of sums.
+# Added to a stream key's tag for a value node: this bit is in no counter's cells, nor in those of
+# sums, so no row shares words with other noise.
 _VALUES = 1 << 57
 _LEVEL_SHIFT = 40
 _NODE_SHIFT = 16
@@ -90,9 +93,10 @@ class Ranks(Frozen):
         self.buckets = buckets
         self.levels = (buckets - 1).bit_length()
         self._weights = weights(self.levels)
-        # Of every level, 0 the buckets: blocks that begin before place B, and nodes with a part.
+        # By level, from 0, the buckets, on: how many blocks begin before place B.
         blocks = [-(-buckets >> level) for level in range(self.levels + 1)]
         self._blocks = tuple(blocks)
+        # By level, from 1 on: how many nodes have a part: those of these blocks and the next one.
         self._rows = tuple(
             min(1 << (self.levels - level), blocks[level] + 1)
             for level in range(1, self.levels + 1)
@@ -109,13 +113,15 @@ class Ranks(Frozen):
             for level, k in nodes
         ]
         self._cells = read_only(np.array(cells, dtype=np.uint64))
+        # 1 / sqrt(w_q) of each row.
         self.scales = read_only(
             np.array([float(root_of(1 / self.weight(node))) for node in nodes])
         )
+        # A bucket is the difference of the ranks at its ends.
         places = np.arange(buckets + 1)
-        own = self.covariance(places, places)
+        variances = self.covariance(places, places)
         beside = self.covariance(places[1:], places[:-1])
-        self.of_bucket = float((own[1:] + own[:-1] - 2 * beside).max())
+        self.of_bucket = float((variances[1:] + variances[:-1] - 2 * beside).max())
         self.amplification = self._amplification()
 
     def weight(self, node: Node) -> Fraction:
@@ -151,14 +157,17 @@ class Ranks(Frozen):
         return {"buckets": self.buckets, "weights": of_levels}
 
     def tags(self, key_tags: Tags) -> Tags:
-        """Return the tags of the rows of stream keys, key by key."""
+        """Return the tags of the rows of stream keys, key by key.
+
+        A word is AES(tag XOR cell), so a row's own part of its cells is in its tag.
+        """
         rows: Tags = key_tags[:, None, :] ^ self._cells[None, :, :]
         return rows.reshape(-1, 2)
 
     def coefficients(self, position: int) -> dict[Node, float]:
-        """Return the non-zero b_q(p) of place p = `position` by value node, exact in doubles.
+        """Return the non-zero b_q(p) of place p = `position` by value node q, exact in doubles.
 
-        They are what `synthesize` adds up at the place.
+        They are the factors with which `synthesize` adds up the nodes at the place.
         """
         factors: dict[Node, float] = {}
         for level in range(1, self.levels + 1):
@@ -179,20 +188,22 @@ class Ranks(Frozen):
     def synthesize(self, rows: Floats) -> Floats:
         """Return the noise of places 1..B (keys, B) from that of rows N_q / sqrt(w_q) (keys, q).
 
-        The inverse transform of `lifted`: from the two ends of all places, each level adds the
-        middles of its blocks.
+        From the two ends of all places down, level by level: an eighth of the two nodes beside it
+        is taken off every end of a block, and a block's middle is the mean of its ends and half of
+        its node.
         """
         keys = len(rows)
-        # At the ends of this level's blocks; at first of the one block: 0 and the total.
+        # Noise at the ends of this level's blocks; at first of the one block: 0 and the total.
         ends = np.zeros((keys, 2))
         ends[:, 1] = rows[:, 0]
-        after = rows.shape[1]
+        # Rows are the total, then level by level: taken from behind.
+        stop = rows.shape[1]
         for level in range(self.levels, 0, -1):
             blocks = self._blocks[level]
-            first = after - self._rows[level - 1]
-            nodes = rows[:, first:after]
-            after = first
-            # Of node K and K - 1 at the beginning of block K; there is none at the very ends.
+            first = stop - self._rows[level - 1]
+            nodes = rows[:, first:stop]
+            stop = first
+            # By end K, the left one of block K: nodes K - 1 and K; nothing at the very ends.
             beside = np.zeros((keys, blocks + 1))
             beside[:, 1:] = nodes[:, :blocks]
             inner = min(blocks, nodes.shape[1] - 1)
@@ -203,6 +214,7 @@ class Ranks(Frozen):
             finer = np.empty((keys, 2 * blocks + 1))
             finer[:, 0::2] = ends
             finer[:, 1::2] = (ends[:, :-1] + ends[:, 1:] + nodes[:, :blocks]) / 2
+            # The last block of the next level may begin beyond place B.
             ends = finer[:, : self._blocks[level - 1] + 1]
         return ends[:, 1:]
 
@@ -219,7 +231,7 @@ class Ranks(Frozen):
             other_k, other_factors = lifted.coefficients_at(others, level, self.levels)
             inside, edge = map(float, self._weights[level])
             last = (1 << (self.levels - level)) - 1
-            # Three nodes of the level have a part at a place; those that both places share count.
+            # Nodes k - 1, k, k + 1 have a part at a place; those that both places share count.
             for i in range(3):
                 node = k + (i - 1)
                 shared = np.zeros(len(places))
@@ -231,7 +243,7 @@ class Ranks(Frozen):
         return total
 
     def _amplification(self) -> float:
-        """Return A, rounded up; a bound, with every node at the least weight of its level."""
+        """Return a bound on A: every node counts with the least weight of its level."""
         places = np.arange(1, self.buckets + 1)
         _, of_total = self._weights[0]
         sums = places / 2.0**self.levels / math.sqrt(of_total)
@@ -252,12 +264,15 @@ def ranks_of(buckets: int) -> Ranks:
 
 
 def weights(levels: int) -> tuple[tuple[Fraction, Fraction], ...]:
-    """Return w_q by level, (inside, edge); 0 is the total."""
+    """Return w_q by level, (inside, edge), from the total, level 0, on.
+
+    They are those of `lifted`, but for the edges of the two finest levels, and the total.
+    """
     total = Fraction(TOTAL, 40)
     pairs, _ = lifted.weights(levels)
-    for level, edge in enumerate(FINEST_EDGE[:levels]):
-        inside, _ = pairs[level]
-        pairs[level] = (inside, Fraction(edge, 40))
+    for i, edge in enumerate(FINEST_EDGE[:levels]):
+        inside, _ = pairs[i]
+        pairs[i] = (inside, Fraction(edge, 40))
     return ((total, total), *pairs)
 
 
@@ -304,9 +319,11 @@ class Ranked(Counter):
         return math.sqrt(float(self.variance(t)) + 2 * ROUNDING)
 
     def difference_sd(self, t: int, since: int) -> float:
+        """Return the sd of the noisiest bucket at t minus that at `since` < t (0: no noise)."""
         if not since:
             return self.sd(t)
         variance = float(self.difference_variance(t, since)) * self.ranks.of_bucket
+        # A bucket has two rounded ends, at each of two ticks.
         return math.sqrt(variance + 4 * ROUNDING)
 
     def worst_variance(self) -> float:
@@ -329,12 +346,14 @@ class Ranked(Counter):
             lower = upper = Fraction(0)
             for node, coefficient in ranks.coefficients(position).items():
                 row = ranks.numbers[node]
+                # Bounds on N_q(t).
                 ends = self.interval(stream, t, rows[row : row + 1], words)
                 with localcontext(prec=digits + 20):
                     weight = ranks.weight(node)
                     root = (Decimal(weight.denominator) / weight.numerator).sqrt()
                 factor = Fraction(coefficient) * Fraction(root)
                 low, high = sorted(factor * end for end in ends)
+                # More than the root is off by.
                 slack = max(abs(low), abs(high)) * small
                 lower += low - slack
                 upper += high + slack
@@ -399,6 +418,7 @@ def ranked_lines(
 class RankColumns:
     """A single-threaded cache of the noise of all buckets of stream keys, by window.
 
+    It keeps that of their rows in the cache of the rows' counters, and transforms it at every tick.
     A counter without windows is one window. What it returns depends on tick and tags alone.
     """
 
@@ -407,11 +427,13 @@ class RankColumns:
         self._stream = stream
         self._ranks = counters[0].ranks
         self._rows: Columns | LineColumns
+        # Windows share one cache; a counter without windows comes alone.
         lines = tuple(one for one in counters if isinstance(one, RankedLine))
         if lines:
             self._rows = LineColumns(lines, stream)
         else:
             self._rows = counters[0].columns(stream)
+        # The tags of all rows of the last call.
         self._tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
     @property
@@ -425,10 +447,10 @@ class RankColumns:
         return self.windows(t, key_tags)[0]
 
     def windows(self, t: int, key_tags: Tags) -> tuple[Longs, ...]:
-        """Return the noise of every bucket by window; `key_tags` only grows."""
+        """Return the noise of every bucket by window, (keys B,); `key_tags` (keys, 2) only grow."""
         rows = len(self._ranks.nodes)
-        known = len(self._tags) // rows
-        if len(key_tags) != known:
+        known_keys = len(self._tags) // rows
+        if len(key_tags) != known_keys:
             self._tags = self._ranks.tags(key_tags)
         of_windows = self._rows.reals(t, self._tags)
         return tuple(
@@ -451,10 +473,11 @@ class RankColumns:
             return noise[:, 1:].reshape(-1)
         fixed = counter.fixed
         scaled = rows * ranks.scales
-        places = ranks.synthesize(scaled)
+        of_places = ranks.synthesize(scaled)
+        # A e + 2^-43 X of the module.
         error = ranks.amplification * math.ldexp(fixed.error, -fixed.point)
         error += float(np.abs(scaled).max()) * _FLOATS
-        shifted = places + 0.5
+        shifted = of_places + 0.5
         whole = np.floor(shifted)
         # A NaN compares as false: its place is drawn again.
         decided = np.abs(shifted - np.rint(shifted)) > error
@@ -472,15 +495,18 @@ class RankColumns:
         """
         ranks = self._ranks
         of_places = [_rows_of(ranks.buckets, position) for position in places]
+        # The rows with a part at any of the places, ascending, and their noise.
         used = np.unique(np.concatenate([rows for rows, _ in of_places]))
-        values, error = counter.reals(self._stream, t, ranks.tags(tag)[used])
-        values *= ranks.scales[used]
-        off = ranks.amplification * error + float(np.abs(values).max()) * _FLOATS
+        noise, error_of_rows = counter.reals(self._stream, t, ranks.tags(tag)[used])
+        noise *= ranks.scales[used]
+        # A e + 2^-43 X of the module.
+        error = ranks.amplification * error_of_rows
+        error += float(np.abs(noise).max()) * _FLOATS
         drawn = []
         for position, (rows, factors) in zip(places, of_places, strict=True):
-            shifted = math.fsum(factors * values[np.searchsorted(used, rows)]) + 0.5
+            shifted = math.fsum(factors * noise[np.searchsorted(used, rows)]) + 0.5
             # A NaN compares as false.
-            if abs(shifted - np.rint(shifted)) > off:
+            if abs(shifted - np.rint(shifted)) > error:
                 drawn.append(math.floor(shifted))
             else:
                 drawn.append(counter.exact_place(self._stream, t, tag, position))

@@ -20,9 +20,9 @@ Guarantee: rho = ||c||^2 / (2 s2) for each item it changes by one, for all relea
 when the stream reacts to them: B is lower triangular with positive diagonal, and invertible
 (docs/decisions/0030-lifted-haar.md, 2).
 
-A row keeps z_s of every tick in the units of `fixed_point`; N is their sum with f' as floats, in
-parts of 1,024 ticks. A node is in at most 1,024 + 64 + 2 roundings, which `fixed_point` allows for;
-rounding N to a unit counts as a division.
+A row (an item) keeps z_s of every tick in fixed point, whole units of 2^-point; N is their sum with
+f' as floats, in parts of 1,024 ticks. A node is in at most 1,024 + 64 + 2 roundings, which
+`fixed_point` allows for; rounding N to a unit counts as a division.
 
 Source: Fichtenberger, Henzinger, Upadhyay, "Constant Matters" and Henzinger, Upadhyay, Upadhyay,
 "Almost Tight Error Bounds on Differentially Private Continual Counting".
@@ -55,6 +55,7 @@ from workers.runtime.frozen import memoized, read_only
 
 # Level of this counter's nodes, (LEVEL, tick); those of the others stay below 64.
 LEVEL = 1 << 8
+# Of f'.
 _BITS = 90
 _PART_TICKS = 1024
 _PART_ROWS = 2048
@@ -70,9 +71,10 @@ class SqrtCounter(Counter):
 
     def __init__(self, horizon: int | None, rho_item: float) -> None:
         super().__init__(horizon, rho_item)
+        # 2^90 f'_k, and the sums of their squares up to k.
         self._column, self._squares = _factors(self._last_tick)
         self._denominator = 1 << _BITS
-        # ||c||^2, rounded up from ||f||^2: see the module.
+        # A bound on ||c||^2 from ||f'||^2: see the module.
         norm_squared = Fraction(self._squares[-1], 1 << (2 * _BITS)) * (
             1 + Fraction(1, 1 << 60)
         )
@@ -101,6 +103,7 @@ class SqrtCounter(Counter):
         return self._sd
 
     def variance(self, t: int) -> Fraction:
+        """Return the variance of N(t): s2 times the sum of f'_k^2 over k < t."""
         check_tick(self.kind, t, self._last_tick)
         return (
             Fraction(self._squares[t - 1], self._denominator**2) * self._variance_of_all
@@ -112,6 +115,7 @@ class SqrtCounter(Counter):
         return squares
 
     def curve(self) -> TableCurve:
+        """Return the variance of the published integers by tick, from f_k in floats."""
         k = np.arange(1, self._last_tick, dtype=np.float64)
         # f_k = f_(k-1) (2 k - 1) / (2 k)
         factors = np.cumprod(np.concatenate(([1.0], (2 * k - 1) / (2 * k))))
@@ -119,11 +123,13 @@ class SqrtCounter(Counter):
         return TableCurve(of_ticks.astype(np.float64))
 
     def difference_sd(self, t: int, since: int) -> float:
+        """Return the sd of the published integer at t minus that at `since` < t (0: no noise)."""
         check_tick(self.kind, t, self._last_tick)
         if not since:
             return self.sd(t)
         check_tick(self.kind, since, self._last_tick)
-        # Nodes after `since` are in one of the two sums, the others in both.
+        # Nodes after `since` are in N(t) alone, with f'_0..f'_(t - since - 1); the others are in
+        # both, with two factors that are t - since apart.
         squares = self._squares[t - since - 1]
         squares += _squares_of_differences(self._last_tick, t - since)[since - 1]
         variance = float(
@@ -131,8 +137,8 @@ class SqrtCounter(Counter):
         )
         # What rounding adds at both ends.
         for end in (t, since):
-            before = float(self.variance(end))
-            variance += normal.rounded_variance(before) - before
+            unrounded = float(self.variance(end))
+            variance += normal.rounded_variance(unrounded) - unrounded
         return math.sqrt(variance)
 
     def _shape(self) -> dict[str, object]:
@@ -150,18 +156,22 @@ class SqrtColumns(Columns):
     def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
         self._numbers_kept = counter._last_tick
-        # By _PART_ROWS rows: the nodes (ticks, rows), how many ticks and how many rows have them.
+        # By part of _PART_ROWS rows: the nodes (ticks, rows), and of how many ticks and rows, the
+        # first ones, it has them.
         self._parts: list[tuple[normal.Numbers, int, int]] = []
 
     def at(self, t: int, tags: Tags) -> Longs:
+        """Return the noise of every row at tick t (n,); `tags` (n, 2) only grow."""
         check_tick(self._counter.kind, t, self._counter._last_tick)
         out = np.empty(len(tags), dtype=np.int64)
         for index, first in enumerate(range(0, len(tags), _PART_ROWS)):
             part = tags[first : first + _PART_ROWS]
             nodes = self._nodes(index, t, part)[:t, : len(part)]
             noise = np.zeros(len(part))
+            # In parts of ticks, so that a node is in few roundings: see the module.
             for start in range(0, t, _PART_TICKS):
                 stop = min(start + _PART_TICKS, t)
+                # The node of tick s, row s - 1, has the factor f'_(t - s).
                 noise += (
                     self._counter._factors[t - stop : t - start][::-1]
                     @ nodes[start:stop]
@@ -171,7 +181,10 @@ class SqrtColumns(Columns):
         return self._finish(t, tags, out)
 
     def _nodes(self, index: int, t: int, tags: Tags) -> normal.Numbers:
-        """Return the nodes of ticks 1..t of some rows, in units; those missing are drawn."""
+        """Return the nodes of ticks 1..t, (t, n) or more, of a part of rows, in units.
+
+        Those missing are drawn. `index` is the part's number, `tags` are its rows'.
+        """
         if index == len(self._parts):
             self._parts.append(
                 (np.empty((0, 0), dtype=self._counter.fixed.dtype), 0, 0)
@@ -197,14 +210,16 @@ class SqrtColumns(Columns):
         row: int,
         begin: int,
     ) -> None:
-        """Draw the nodes of ticks first + 1..last, for the part's rows from `begin` on.
+        """Draw the nodes of ticks first + 1..last into `nodes` (ticks, rows) of a part.
 
-        `row` is the part's first row, `nodes` (ticks, rows) is written.
+        `tags` are those of the part's rows from `begin` on; `row` is the part's first row.
         """
         if not len(tags):
             return
+        # The standard deviation of a node in units.
         scale = math.ldexp(self._counter._sd, self._counter.fixed.point)
         for tick in range(first + 1, last + 1):
+            # A cell of words has the nodes of an even tick and of the next.
             cells = cells_of([(LEVEL, tick >> 1)])
             words = self._words(cells, tags, row + begin)[0]
             of_tick = nodes[tick - 1, begin : begin + len(tags)]
@@ -219,18 +234,22 @@ def _factors(horizon: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     f_k = f_(k-1) (2 k - 1) / (2 k) is kept to 2^-120 and rounded down k times, so off by less than
     2^-104 before it is rounded to 2^-90.
     """
-    dropped = 120 - _BITS
-    value = 1 << 120
+    dropped_bits = 120 - _BITS
+    f_k = 1 << 120
     column = []
     for k in range(horizon):
-        column.append((value + (1 << (dropped - 1))) >> dropped)
-        value = value * (2 * k + 1) // (2 * k + 2)
+        # Rounded to the nearest.
+        column.append((f_k + (1 << (dropped_bits - 1))) >> dropped_bits)
+        f_k = f_k * (2 * k + 1) // (2 * k + 2)
     return tuple(column), tuple(itertools.accumulate(f * f for f in column))
 
 
 @memoized(16)
 def _squares_of_differences(horizon: int, window: int) -> tuple[int, ...]:
-    """Return sum (f_k - f_(k - window))^2 over window <= k < window + s, for s = 1, 2, ..."""
+    """Return sum 2^180 (f'_k - f'_(k - window))^2 over window <= k < window + s, for s = 1, 2, ...
+
+    That is of the nodes of ticks 1..s in N(s + window) - N(s), up to s = `horizon` - `window`.
+    """
     column, _ = _factors(horizon)
     steps = zip(column[window:], column, strict=False)
     return tuple(

@@ -1,7 +1,8 @@
 """The tree counter, the papers' baseline: running sums of the blocks given by t's base-r digits.
 
-What: every block of r^j ticks (j = 0..L_r - 1) has its count noised once; the running sum at t adds
-d_j blocks of level j, d_j the digits of t in base r.
+What: every block of r^j ticks (level j = 0..L_r - 1) has its count noised once; the running sum at
+t adds the d_j latest blocks of level j, d_j the digits of t in base r. Blocks of a level are
+numbered from 0; (level, number) is a block's cell, and its node.
 Why: the papers analyse it, so `plan` and the tests compare with it; `lifted` has two fifths of
 its error.
 
@@ -10,6 +11,7 @@ its error.
     T           `horizon`
     L_r         `_levels` = floor(log_r T) + 1, the digits of T
     w_j         weight of level j, below; bounded horizons: all 1
+    sigma_j^2   `_variances`: of a block of level j, in proportion to 1 / w_j
 
     release(t) = h_t + sum_j sum_{q = r floor(t/r^(j+1))}^{floor(t/r^j) - 1} Z_(j, q)
 
@@ -77,15 +79,17 @@ class TreeCounter(Counter):
         weights = [Fraction(1)] * self._tree.levels
         if horizon is None:
             weights = [Fraction(1, level + 2) for level in range(self._tree.levels)]
-        total = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
-        self._variances = tuple(rounded_up(total / weight) for weight in weights)
+        # With s2 / w_j for level j, all levels cost sum_j w_j / (2 s2).
+        s2 = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
+        self._variances = tuple(rounded_up(s2 / weight) for weight in weights)
+        # What the rounded variances cost.
         self.rho_item = float_up(
-            sum((1 / (2 * s2) for s2 in self._variances), Fraction(0))
+            sum((1 / (2 * variance) for variance in self._variances), Fraction(0))
         )
-        self._most = min((self.radix - 1) * self._tree.levels, self._last_tick)
         self._sds = tuple(float(root_of(variance)) for variance in self._variances)
+        most_blocks = min((self.radix - 1) * self._tree.levels, self._last_tick)
         self.fixed = fixed_point(
-            max(self._sds), parts=self._most, largest=max(self._sds) * self._most
+            max(self._sds), parts=most_blocks, largest=max(self._sds) * most_blocks
         )
 
     @classmethod
@@ -103,6 +107,7 @@ class TreeCounter(Counter):
         return self._sds[node[0]]
 
     def variances(self, ticks: Longs) -> Floats:
+        """Return the variance of N at several ticks (n,): the sum over their digits."""
         total = np.zeros(len(ticks))
         for variance in self._variances:
             ticks, digit = np.divmod(ticks, self.radix)
@@ -114,6 +119,7 @@ class TreeCounter(Counter):
         return DigitCurve(self.radix, variances, rounding=ROUNDING)
 
     def _shape(self) -> dict[str, object]:
+        """Return the parameters that determine a tick's nodes and their variances, as JSON."""
         shape = {"levels": self._tree.levels, "radix": self.radix}
         return shape | {
             "sigma_squared": [str(variance) for variance in self._variances]
@@ -128,10 +134,11 @@ class TreeCounter(Counter):
 
 
 class TreeColumns(Columns):
-    """A cache of sums: the column of a level sums the blocks of that level and all above it.
+    """A cache of sums of the noise of blocks, a column of all rows for each level.
 
-    From tick to tick a column stays, and gets the level's new blocks, as long as t names the same
-    blocks of the levels above; else it begins with the column above.
+    The column of a level sums the blocks that t names of that level and of all levels above it. It
+    stays from tick to tick, and gets the level's new blocks, as long as t names the same blocks of
+    the levels above; else it begins with the column above. The lowest column is N(t).
     """
 
     _counter: TreeCounter
@@ -141,27 +148,30 @@ class TreeColumns(Columns):
         levels = range(counter._tree.levels)
         self._columns = [np.empty(0, dtype=counter.fixed.dtype) for _ in levels]
         self._numbers_kept = len(levels)
-        # By level: the first rows, which have sums, and its blocks in them, (first, last + 1).
-        self._filled = [0] * len(levels)
+        # By level: how many rows, the first ones, have sums; and the level's blocks in them,
+        # (first, last + 1), None if unknown.
+        self._rows_summed = [0] * len(levels)
         self._summed: list[tuple[int, int] | None] = [None] * len(levels)
 
     def at(self, t: int, tags: Tags) -> Longs:
+        """Return the noise of every row at tick t (n,); `tags` (n, 2) only grow."""
         rows = len(tags)
+        # (level, first, last + 1) of the blocks that t names, the highest level first.
         blocks = self._counter._blocks(t)
-        # By level: the rows that can be reused, and the block before which they are summed.
+        # For each of them: how many rows have a sum that can be used, up to which block.
         reused: list[tuple[int, int]] = []
         for level, first, stop in blocks:
             self._columns[level] = with_capacity(self._columns[level], rows)
             summed_first, summed_stop = self._summed[level] or (None, 0)
-            filled = self._filled[level]
+            old_rows = self._rows_summed[level]
             # The levels above had other blocks, or this one had more: nothing can be reused.
             if summed_first != first or summed_stop > stop:
-                filled = 0
+                old_rows = 0
                 summed_stop = first
-            reused.append((filled, summed_stop))
-            # Filled rows beyond `rows` do not get this call's new blocks, and are filled again.
-            self._filled[level] = (
-                rows if filled < rows or summed_stop < stop else filled
+            reused.append((old_rows, summed_stop))
+            # Old rows beyond `rows` do not get this call's new blocks, and start again later.
+            self._rows_summed[level] = (
+                rows if old_rows < rows or summed_stop < stop else old_rows
             )
             # Unset until this call succeeds: a failure leaves no wrong state.
             self._summed[level] = None
@@ -169,12 +179,12 @@ class TreeColumns(Columns):
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
             above: normal.Numbers | None = None
-            for (level, first, stop), (filled, summed_stop) in zip(
+            for (level, first, stop), (old_rows, summed_stop) in zip(
                 blocks, reused, strict=True
             ):
                 column = self._columns[level]
                 # Rows before `middle` lack the latest blocks; those from there on, all.
-                middle = min(max(start, filled), end)
+                middle = min(max(start, old_rows), end)
                 old = slice(start, middle)
                 new = slice(middle, end)
                 self._add(level, summed_stop, stop, tags[old], column[old], start)
@@ -202,14 +212,19 @@ class TreeColumns(Columns):
         """
         if not len(tags):
             return
+        # The standard deviation of a block in units.
         scale = math.ldexp(self._counter._sds[level], self._counter.fixed.point)
         for block in range(first, stop):
+            # A cell of words has two nodes, those of an even block and of the next.
             words = self._words(cells_of([(level, block >> 1)]), tags, row)[0]
             add_rough(words, block & 1, scale, normal.table(), sums)
 
 
 class Tree(Frozen):
-    """Ticks 1..horizon in base r: blocks (cells) of r^j ticks at levels j = 0..L_r - 1."""
+    """Ticks 1..horizon in base r: blocks (cells) of r^j ticks at levels j = 0..L_r - 1.
+
+    Block q of level j holds ticks q r^j + 1 .. (q + 1) r^j.
+    """
 
     def __init__(self, horizon: int, radix: int) -> None:
         self.horizon = horizon
@@ -242,23 +257,25 @@ class Tree(Frozen):
         return sum(stop - first for _, first, stop in self.blocks(t))
 
     def top_level(self, t: int) -> int:
-        """Return the highest level with a block complete at t."""
+        """Return the highest level with a block that ends at t."""
         level = 0
         while level + 1 < self.levels and t % self.radix ** (level + 1) == 0:
             level += 1
         return level
 
     def open_levels(self, t: int) -> list[int]:
-        """Return the levels whose block that holds tick t is named by t or a later tick.
+        """Return the levels at which the block that holds tick t is in the sum of some tick.
 
-        The others are the last block of one a level above, or end after the horizon.
+        A block is in none if it is the last part of a block a level above, which then takes its
+        place, or ends after the horizon.
         """
         levels = []
         for level in range(self.levels):
             width = self.radix**level
-            block = (t - 1) // width + 1
-            is_named = block % self.radix or level == self.levels - 1
-            if is_named and block * width <= self.horizon:
+            # The number of the block after the one that holds t.
+            stop = (t - 1) // width + 1
+            is_summed = stop % self.radix or level == self.levels - 1
+            if is_summed and stop * width <= self.horizon:
                 levels.append(level)
         return levels
 
@@ -268,9 +285,11 @@ def default_radix(horizon: int | None) -> int:
 
 
 def best_radix(horizon: int, power: int = 2) -> int:
-    """Return the smallest r* = argmin (r - 1) L_r^power; `power` is 3 for a shared pure epsilon.
+    """Return the smallest r* = argmin (r - 1) L_r^power: the base with the least worst variance.
 
-    Compares only the smallest base for each number of digits, the best with that many.
+    Up to (r - 1) L_r blocks of a variance in proportion to L_r are added; `power` is 3 where that
+    is L_r^2, as a pure epsilon is shared by the levels. Compares only the smallest base for each
+    number of digits, the best with that many.
     """
     candidates = []
     for digits in range(1, horizon.bit_length() + 1):

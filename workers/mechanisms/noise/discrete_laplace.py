@@ -5,8 +5,9 @@ continuous one; the geometric is the integer form of one-sided (exponential) noi
 
     b           `scale`
     q           exp(-1/b)
-    C(x)        thresholds; discrete Laplace: P(X <= -j) = q^j / (1 + q) for j >= 1;
-                geometric: P(X <= x) = 1 - q^(x+1)
+    C(x)        thresholds, round(2^128 P(X <= x)); discrete Laplace: P(X <= -j) = q^j / (1 + q) for
+                j >= 1; geometric: P(X <= x) = 1 - q^(x+1). A word of 128 bits gives the integer
+                with as many thresholds at or below it
 
 Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms".
 """
@@ -39,6 +40,7 @@ class _OfScale(InversionTable):
                 "(a larger budget needs less noise)"
             )
         self.scale = Fraction(scale)
+        # Two-sided, these are P(X <= -j) = P(X >= j), else P(X >= j), for j = 1, 2, ...
         tails = _tail_thresholds(self.scale, two_sided=two_sided)
         if two_sided:
             super().__init__(inversion.mirrored(tails[::-1]), lowest=-len(tails))
@@ -62,6 +64,7 @@ class Geometric(_OfScale):
 
     def __init__(self, scale: Fraction) -> None:
         super().__init__(scale, two_sided=False)
+        # q / (1 - q) = 1 / (e^(1/b) - 1); below e^-700 it is taken as 0, as e^(1/b) would overflow.
         self.mean = (
             0.0
             if self.scale < Fraction(1, 700)
@@ -95,7 +98,8 @@ def _tail_thresholds(scale: Fraction, *, two_sided: bool) -> list[int]:
 
 
 def _one_sided_variance(scale: Fraction) -> float:
-    """Return q / (1 - q)^2 = 1 / (4 sinh^2(1 / (2 scale)))."""
+    """Return q / (1 - q)^2 = 1 / (4 sinh^2(1 / (2 scale))), the variance of the geometric law."""
+    # Below e^-700 it is taken as 0, as sinh would overflow.
     if scale < Fraction(1, 700):
         return 0.0
     return 1 / (4 * math.sinh(float(1 / (2 * scale))) ** 2)

@@ -4,8 +4,9 @@
                     the variance is at most this and for sigma^2 >= 1 equal to it within 1e-6
     b               P(|Z| > b) <= CUT by the sub-Gaussian bound 2 exp(-b^2 / (2 sigma^2))
 
-`upper_quantile` convolves probabilities, with every number rounded up, so the returned x satisfies
-P(X >= x) <= delta for certain.
+A table has thresholds round(2^128 P(X <= x)); a word of 128 bits gives the integer with as many of
+them at or below it (`inversion`). `upper_quantile` convolves probabilities, with every number
+rounded up, so the returned x satisfies P(X >= x) <= delta for certain.
 
 Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy": N_Z(0, s^2) on a
 query of l2 sensitivity D is D^2/(2 s^2)-zCDP, and N_Z(0, s^2) is sub-Gaussian with proxy s^2.
@@ -32,9 +33,10 @@ _OUTWARD = 1 + 1e-8
 
 
 def upper_quantile(sigma_squared: Fraction, count: int, delta: float) -> int | None:
-    """Return the least x with P(X >= x) <= delta, or None above `WORK_MAX`.
+    """Return the least x found with P(X >= x) <= delta; None where that is too much work.
 
-    X is a sum of `count` independent N_Z(0, sigma_squared).
+    X is a sum of `count` independent N_Z(0, sigma_squared). Too much is more than `WORK_MAX`
+    multiplications, or a delta below `LEAST_DELTA`, near the mass that is cut off.
     """
     bound = math.ceil(math.sqrt(2 * float(sigma_squared) * _LOG_CUT))
     if delta < LEAST_DELTA or (2 * bound + 1) * (2 * count * bound + 1) > WORK_MAX:
@@ -46,9 +48,10 @@ def upper_quantile(sigma_squared: Fraction, count: int, delta: float) -> int | N
     mass = np.ones(1)
     for _ in range(count):
         mass = np.convolve(mass, weights)
+    # By number of points, the largest first: bounds on their mass, with what is cut off each term.
     tail = np.cumsum(mass[::-1]) * _OUTWARD + count * CUT
-    # The largest points whose total mass is at most delta.
     inside = int(np.searchsorted(tail, delta, side="right"))
+    # The middle of `mass` is 0: the least of the `inside` largest points.
     return len(mass) // 2 - inside + 1
 
 
@@ -79,6 +82,7 @@ class IntegerGaussian(InversionTable):
 
 
 def check_sigma_squared(sigma_squared: Fraction) -> None:
+    """Raise ValueError if there is no table for this much noise."""
     if not 0 < sigma_squared <= LARGEST_SIGMA_SQUARED:
         raise ValueError(
             f"sigma_squared = {float(sigma_squared):g}: must be above 0 and at most "
@@ -98,18 +102,20 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     sigma^2: of 90 digits 77 are left.
     """
     with localcontext(inversion.TABLE_CONTEXT):
-        # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) exp(-(2x-1)/(2 s)); the second factor is geometric.
+        # With s = sigma^2 and 0 of mass 1, x has the mass exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s))
+        # times `factor` exp(-(2x-1)/(2 s)), which itself shrinks by `step` exp(-1/s).
         numerator, denominator = sigma_squared.as_integer_ratio()
         factor = (Decimal(-denominator) / (2 * numerator)).exp()
         step = factor * factor
         smallest = Decimal(1) / (1 << _TAIL_BITS)
         masses: list[Decimal] = []
         mass = factor
-        # The ratios shrink: both tails beyond x weigh at most 2 mass(x+1) / (1 - factor).
+        # Factors shrink: both tails from the next x on weigh at most 2 mass / (1 - factor).
         while (tail := (mass + mass) / (1 - factor)) >= smallest:
             masses.append(mass)
             factor *= step
             mass *= factor
+        # From the lowest x up; then all mass is 0's and twice that below it.
         sums = list(itertools.accumulate(reversed(masses)))
         total = sums[-1] if sums else Decimal(0)
         scale = (1 << WORD_BITS) / (1 + 2 * total)

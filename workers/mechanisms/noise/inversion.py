@@ -2,8 +2,9 @@
 
 The number of thresholds C(x) = round(2^128 P(X <= x)) at or below the word determines the integer.
 Only integers are compared, so every machine gets the same noise, and no float ever touches a
-released count. Laws: `gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`,
-`discrete_laplace.Geometric`.
+released count. Words and thresholds are in two uint64, the upper half first. A guide gives the
+integer by a word's top 16 bits, or marks them as ambiguous: then all thresholds decide. Laws:
+`gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`, `discrete_laplace.Geometric`.
 """
 
 import math
@@ -39,10 +40,10 @@ _GUIDE_SHIFT = np.uint64(_HALF_BITS - _GUIDE_BITS)
 class InversionTable(Frozen):
     """Sampler of the integers lowest, lowest + 1, ..., `bound` the largest absolute value.
 
-    Thresholds ascend, each above 0 and below 2^128; a word below them all gives `lowest`. `tv` is
-    an upper bound on the total variation distance to the law: half of 2 bound + 1 values that are
-    off by at most one unit of 2^-128 each, one unit for values whose threshold rounded to 0, and
-    `tail`, the mass left out.
+    Thresholds ascend, each above 0 and below 2^128; a word below them all gives `lowest`. `tail` is
+    the law's mass that they leave out. `tv` is an upper bound on the total variation distance to
+    the law: half of 2 bound + 1 values that are off by at most one unit of 2^-128 each, one unit
+    for values whose threshold rounded to 0, and `tail`.
     """
 
     def __init__(
@@ -50,10 +51,11 @@ class InversionTable(Frozen):
     ) -> None:
         self._lowest = lowest
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
+        # (2 bound + 1) / 2 units and one, at most; rounded up.
         self.tv = math.nextafter(
             math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf
         )
-        # The type's most negative value marks undecided words, so it must not be a sample.
+        # The type's most negative value marks ambiguous top bits, so it must not be a sample.
         narrow = self.bound < 1 << 15
         self.dtype = np.dtype(np.int16) if narrow else np.dtype(np.int32)
         self._ambiguous = np.iinfo(self.dtype).min
@@ -84,7 +86,8 @@ class InversionTable(Frozen):
         return out.astype(np.int64)
 
     def _make_guide(self) -> Integers:
-        """Return the value by top 16 bits, or the ambiguity mark if a threshold lies among them."""
+        """Return integers by a word's top 16 bits; the ambiguity mark if thresholds have them."""
+        # The lowest and the highest upper half with these bits.
         slots = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
         rest = np.uint64((1 << (_HALF_BITS - _GUIDE_BITS)) - 1)
         first = np.searchsorted(self._high, slots, side="left")
@@ -100,11 +103,14 @@ def mirrored(lower: Sequence[int]) -> list[int]:
 
 
 def round_up_to_grid(value: Fraction, name: str) -> Fraction:
-    """Round a noise parameter up (the private side) to a grid that all machines share."""
+    """Round a noise parameter up (the private side) to a grid that all machines share.
+
+    The grid is 2^-16; below 1 it is relative, 2^-30 of a power of two below the value.
+    """
     if value <= 0:
         raise ValueError(f"{name} = {value}: must be above 0")
     steps = 1 << 16
     if value < 1:
-        # 2^-30 of the power of two below the value.
         steps = 1 << (30 + (value.denominator // value.numerator).bit_length())
+    # -(-a // b) rounds up.
     return Fraction(-(-value.numerator * steps // value.denominator), steps)

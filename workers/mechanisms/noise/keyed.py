@@ -78,7 +78,7 @@ class NoiseKey(Frozen):
         ).digest()
 
     def salts(self, context: bytes) -> bytes:
-        """Return 32 secret bytes from which the salts of one commitment are derived."""
+        """Return 32 secret bytes from which the salts of one commitment, `context`, are derived."""
         return hashlib.blake2b(
             context, key=self.__root, person=b"qc-salts", digest_size=32
         ).digest()
@@ -131,6 +131,7 @@ class _Scratch(threading.local):
         self.blocks: Words = np.empty((CHUNK_ROWS, 2), dtype=_WORD)
         # update_into needs space for one block beyond its output.
         self.words: Words = np.empty((CHUNK_ROWS + 1, 2), dtype=_WORD)
+        # The same memory as bytes, for the cipher.
         self.blocks_bytes = self.blocks.data.cast("B")
         self.words_bytes = self.words.data.cast("B")
 

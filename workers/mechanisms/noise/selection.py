@@ -92,7 +92,8 @@ class _Groups:
     def __init__(self, counts: Longs, k: int, scale: Fraction) -> None:
         self._powers = _powers(scale)
         # The k-th largest count bounds the largest remaining one from below, whatever was picked.
-        # So candidates further than `largest_gap` below it never have a weight.
+        # So candidates further than `largest_gap` below it never have a weight. (Below int64 there
+        # are none.)
         rows = np.arange(len(counts))
         if len(counts) > k:
             least = kth_largest(counts, k) - self._powers.largest_gap
@@ -112,7 +113,10 @@ class _Groups:
         self._weigh()
 
     def _weigh(self) -> None:
-        """Compute the weights again, from the largest remaining count."""
+        """Compute the weights again, from the largest remaining count.
+
+        `_weights` has one for each group, up to the last with a weight above 0; `_total` is W.
+        """
         top = self._counts[self._top]
         self._weights = [0] * self._top
         for value in self._counts[self._top :]:
@@ -126,12 +130,14 @@ class _Groups:
 
     def pick(self, word: Word) -> int:
         """Remove and return the candidate that a word picks."""
+        # u W / 2^128, where all remaining candidates lie side by side, each as wide as its weight.
         offset = (((word[0] << 64) | word[1]) * self._total) >> WORD_BITS
         group = self._top
         while offset >= (mass := self._weights[group] * self._left[group]):
             offset -= mass
             group += 1
-        # The candidate has `place` remaining members of its group before it, and `before` picked.
+        # The candidate has `place` remaining members of its group before it, and `before` picked
+        # ones: the i-th picked one has picked[i] - i remaining members before it.
         place = offset // self._weights[group]
         picked = self._picked[group]
         before = bisect_right(range(len(picked)), place, key=lambda i: picked[i] - i)
@@ -141,7 +147,7 @@ class _Groups:
         self._total -= self._weights[group]
         while self._top < len(self._left) and not self._left[self._top]:
             self._top += 1
-        # Weights that have become small lose precision: they are made anew.
+        # Weights that have become small lose precision, and are computed again.
         top = self._top
         weights = self._weights
         if top < len(self._left) and (
@@ -152,13 +158,13 @@ class _Groups:
 
 
 def kth_largest(counts: Longs, k: int) -> int:
-    """Return the k-th largest count, by counting how often each occurs.
+    """Return the k-th largest count, 1 <= k <= n, by counting how often each occurs.
 
     numpy's partition is ten times slower on equal counts (measured).
     """
     highest = int(counts.max())
     lowest = int(counts.min())
-    # Bins only for counts near the lowest, where most are: at most 2 n of them.
+    # Bins only for counts near the lowest, where most are: about 2 n of them.
     window = 2 * len(counts)
     if highest - lowest > window:
         large = counts > lowest + window
@@ -172,7 +178,10 @@ def kth_largest(counts: Longs, k: int) -> int:
 
 
 class _Powers(Frozen):
-    """round(2^256 exp(-g / scale)), as a product of powers, one per eight bits of g."""
+    """The weights w_g = round(2^256 exp(-g / scale)), as a product of powers, one per 8 bits of g.
+
+    A digit is 8 bits of g, the lowest first; its table has the power of each value.
+    """
 
     def __init__(self, scale: Fraction) -> None:
         # ln(2^257) = 178.2; beyond it weights round to 0
@@ -192,6 +201,7 @@ class _Powers(Frozen):
         """Return w_g, the weight of a candidate with this gap."""
         if gap > self.largest_gap:
             return 0
+        # 2^336, so that w_g is rounded once, at the end.
         value = 1 << _TABLE_BITS
         digit = 0
         while gap:
