@@ -1,10 +1,10 @@
 """One-shot releases: calibration from (rho, delta), and selection from exact histograms.
 
-Neighbours: the content of one event emptied, or the reverse. It changes at most D0 counts of one
-stream key, by at most Dinf each, in one direction. Z is noise on a count, of variance s2 or scale
-b; H = h_(kbar+1).
+A release shows noisy counts of a cell: of one tick, or of a block of ticks, the exact counts of all
+items (`Cell`). Neighbours: the content of one event emptied, or the reverse. It changes at most D0
+counts of one stream key, by at most Dinf each, in one direction.
 
-    name               source                  cost                      shown iff
+    name               source                  cost (rho, delta)         shown iff
     known_gauss        000 Alg. 4              D0 Dinf^2/(2 s2)          always
     known_gumbel       000 Alg. 5              k Dinf^2/(8 b^2) +
                                                min(D0,k) Dinf^2/(2 s2)   among k picks
@@ -18,8 +18,18 @@ b; H = h_(kbar+1).
     h       `Cell.counts`; a stream key's counts are a histogram of their own
     h_(i)   i-th largest count of a stream key, 0 where there are fewer items; ties by tag: in an
             order that depends on the data, one event could change more than D0 of the kbar largest
-    place   (level, block) of the release; (0, t) for the contributions of one tick
-    noise   cells: hi = (use << 56) | (level << 40) | pick, lo = block
+    k       the most items picked
+    kbar    the number of candidates: the items of largest count, h_(1)..h_(kbar)
+    H       h_(kbar+1), the largest count that is no candidate's
+    Z, Z'   noise on a count and on a bar, of variance s2, or of scale b
+    m       `threshold`
+    picks   one after another, each with a probability in proportion to exp(h / b): as if by largest
+            h + Gumbel noise of scale b (`selection`)
+    BOTTOM  a candidate that is no item, and ends the picks. Its count is above H, by so much that
+            an item that is a candidate for one neighbour only hardly ever comes before it
+    tv      total variation distance of noise, as it is drawn, from its law
+    place   (level, block) of the release, its `address`; (0, t) for the contributions of one tick
+    noise   cells, which name words of noise: hi = (use << 56) | (level << 40) | pick, lo = block
 
 Differences from the papers: (a) counts of picks cost min(D0, k), not k: no more of them can change.
 (b) Thresholds are exact integer quantiles, delta / min(D0, kbar) per item: at most that many items
@@ -84,6 +94,7 @@ from workers.runtime.frozen import Frozen, read_only
 Place = tuple[int, int]
 Table = IntegerGaussian | DiscreteLaplace
 
+# What noise is for: part of its cell.
 USE_ITEMS = 0x10
 USE_THRESHOLD = 0x11
 USE_PICKS = 0x12
@@ -135,7 +146,7 @@ class OneShotNoise:
         self._table = table
 
     def at(self, t: int, tags: Tags) -> Longs:
-        """Return the noise on counts in the release of tick t (see `Noise`)."""
+        """Return the noise on counts in the release of tick t, as every `Noise` does."""
         return self.items((0, t), tags)
 
     def items(self, address: Place, tags: Tags) -> Longs:
@@ -197,16 +208,18 @@ def laplace_quantile(scale: Fraction, delta: float, *, difference: bool = False)
     c = 2 * q * q / (one_less_q * (1 + q))
     front = (one_less_q / (1 + q)) ** 2
 
-    def enough(x: int) -> bool:
+    def is_enough(x: int) -> bool:
+        """Return whether P(N >= x) <= delta, by the module's table of laws."""
         tail = q**x / (1 + q)
         if difference:
             tail = front * q**x * ((x + 1 + c) / one_less_q + q / one_less_q**2)
         return tail * _TAIL_OUTWARD <= delta
 
     high = 1
-    while not enough(high):
+    while not is_enough(high):
         high *= 2
-    return bisect.bisect_left(range(1, high), True, key=enough) + 1
+    # The least of 1..high: an index of this range is one less.
+    return bisect.bisect_left(range(1, high), True, key=is_enough) + 1
 
 
 def logistic_quantile(scale: Fraction, delta: float) -> int:
@@ -219,10 +232,11 @@ def logistic_quantile(scale: Fraction, delta: float) -> int:
 def gaussian_quantile(
     sigma_squared: Fraction, delta: float, *, difference: bool = False
 ) -> int:
-    """Return the least n with P(N >= n) <= delta, N discrete Gaussian noise, or of two of them.
+    """Return the least n with P(N >= n) <= delta, N discrete Gaussian noise.
 
-    `difference`: N is the difference of two noise values.
+    `difference`: N is the difference of two such values.
     """
+    # A law of exp(-n^2 / spread), as in the module's table.
     spread = (4 if difference else 2) * float(sigma_squared)
     largest = math.ceil(math.sqrt(_NEGLIGIBLE * spread)) + 2
     n = np.arange(largest + 1, dtype=np.float64)
@@ -232,9 +246,10 @@ def gaussian_quantile(
         # E of the module, the sum over all integers m of n's parity.
         weights[::2] *= 2 * weights[::2].sum() - 1
         weights[1::2] *= 2 * weights[1::2].sum()
+    # P(N >= n), by n.
     tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
-    # The mass beyond the largest n, below the last term times a geometric series, is within the
-    # margin.
+    # exp(-540) is far more than the mass beyond the largest n, which is below the last term, about
+    # exp(-600), times a geometric series.
     allowed = np.flatnonzero(
         tails * _TAIL_OUTWARD + math.exp(-_NEGLIGIBLE + 60) <= delta
     )
@@ -253,6 +268,7 @@ Name = Literal[
     "gshm",
     "pure",
 ]
+# Over a declared domain; by picks; among the kbar largest; with Laplace noise; of sketches.
 KNOWN: tuple[Name, ...] = ("known_gauss", "known_gumbel", "pure")
 PICKING: tuple[Name, ...] = ("known_gumbel", "limit_dom")
 LIMITED: tuple[Name, ...] = ("unk_gauss", "limit_dom_laplace", "limit_dom")
@@ -260,9 +276,11 @@ LAPLACE: tuple[Name, ...] = ("positive_laplace", "limit_dom_laplace", "pmg", "pu
 SKETCHES: tuple[Name, ...] = ("pmg", "gshm", "pure")
 # Their epsilon needs no conversion from zCDP.
 PURE: tuple[Name, ...] = ("pmg", "pure")
+# Counts are separate: what one item shows does not depend on others.
 PER_ITEM: tuple[Name, ...] = ("known_gauss", "positive_gauss", "positive_laplace")
-# Private-side margin of a float division.
+# Private-side margins of a float division: more of a scale, less of delta.
 _OUTWARD = Fraction(1 + 1e-12)
+INWARD = 1 - 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,31 +303,39 @@ class Parameters:
 
 
 class Noisy(Frozen):
-    """Noise on every count; shows all, those above a threshold, or the top kbar above a bar."""
+    """Noise on every count; shows all, those above a threshold, or the top kbar above a bar.
+
+    One release costs at most `rho` and `delta`.
+    """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name = name
-        changed = p.max_items * p.max_count**2
+        # D0 Dinf^2: for both laws rho is this over 2 s2, or 2 b^2.
+        sensitivity_squared = p.max_items * p.max_count**2
         self.table: Table
         if name in LAPLACE:
-            scale = scale_for(Fraction(changed, 2), rho)
+            scale = scale_for(Fraction(sensitivity_squared, 2), rho)
             self.table = laplace.discrete_laplace(scale)
             spread = scale**2
             self.sd = math.sqrt(self.table.variance)
         else:
-            self.table = gaussian_for(changed, rho)
+            self.table = gaussian_for(sensitivity_squared, rho)
             spread = self.table.sigma_squared
             self.sd = math.sqrt(spread)
-        self.rho = min(rho, float_up(changed / (2 * spread)))
+        # What the noise costs after it was rounded up.
+        self.rho = min(rho, float_up(sensitivity_squared / (2 * spread)))
         self.delta = 0.0 if name == "known_gauss" else delta
+        # None: every item is a candidate.
         self._kbar = p.kbar if name in LIMITED else None
-        values = p.releases * (p.max_items + (self._kbar is not None))
-        self.tv = float_up(values * Fraction(self.table.tv))
+        # Noise on the counts that an event changes, and on the bar.
+        noise_values = p.releases * (p.max_items + (self._kbar is not None))
+        self.tv = float_up(noise_values * Fraction(self.table.tv))
+        # m; None: all items are shown.
         self.threshold: int | None = None
         if name != "known_gauss":
             items = p.max_items if self._kbar is None else min(p.max_items, self._kbar)
-            each = delta / items * (1 - 1e-12)
-            self.threshold = self._least_threshold(p.max_count, p.releases, each)
+            delta_item = delta / items * INWARD
+            self.threshold = self._least_threshold(p.max_count, p.releases, delta_item)
 
     def _least_threshold(self, most_count: int, releases: int, delta: float) -> int:
         """Return m: with it, parts of an item are shown with probability at most delta in all.
@@ -329,6 +355,7 @@ class Noisy(Frozen):
         return threshold
 
     def public(self) -> dict[str, object]:
+        """Return the parameters that determine a release from counts and noise, as JSON."""
         law = laplace if isinstance(self.table, DiscreteLaplace) else gaussian
         return {
             "name": self._name,
@@ -341,46 +368,58 @@ class Noisy(Frozen):
     def release(
         self, cell: Cell, noise: OneShotNoise, address: Place
     ) -> tuple[Rows, Longs]:
-        """Return the rows that a release shows, and their noisy counts."""
+        """Return the rows that a release shows, ascending, and their noisy counts."""
+        # One rule for all items of all stream keys.
         if self.threshold is None or self._kbar is None:
             noisy = cell.counts + noise.items(address, cell.tags)
             if self.threshold is None:
                 return np.arange(len(noisy)), noisy
             rows = np.flatnonzero(noisy > self.threshold)
             return rows, noisy[rows]
+        # A bar for each stream key: H + m + Z'.
         shown: list[Rows] = []
         for key, rows in rows_by_key(cell.keys):
             largest = cell.largest(rows, self._kbar + 1)
-            top, limit = top_candidates(cell, largest, self._kbar)
-            bar = limit + self.threshold + noise.threshold(address, cell.key_tags[key])
+            top, next_count = top_candidates(cell, largest, self._kbar)
+            noise_of_bar = noise.threshold(address, cell.key_tags[key])
+            bar = next_count + self.threshold + noise_of_bar
             shown.append(top[_noisy(cell, top, noise, address) > bar])
         return _shown(cell, shown, noise, address)
 
 
 class Picking(Frozen):
-    """Shows at most k items, picked with half of rho; the other half pays for their counts."""
+    """Shows at most k items, picked with half of rho; the other half pays for their counts.
+
+    One release costs at most `rho` and `delta`.
+    """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name = name
         self._parameters = p
+        # The choice of a private kbar is one more.
         picks = p.k + p.private
         self.threshold: int | None = None
-        changed = min(p.max_items, p.k)
-        self.table = gaussian_for(changed * p.max_count**2, rho / 2)
-        spread = self.table.sigma_squared
-        self.sd = math.sqrt(spread)
+        # Of the counts that are shown an event changes at most so many.
+        changed_counts = min(p.max_items, p.k)
+        sensitivity_squared = changed_counts * p.max_count**2
+        self.table = gaussian_for(sensitivity_squared, rho / 2)
+        sigma_squared = self.table.sigma_squared
+        self.sd = math.sqrt(sigma_squared)
+        # Picks cost this over b^2, the module's k Dinf^2 / (8 b^2).
         of_picks = Fraction(picks * p.max_count**2, 8)
         self.scale = scale_for(of_picks, rho / 2)
-        of_counts = changed * p.max_count**2 / (2 * spread)
+        of_counts = sensitivity_squared / (2 * sigma_squared)
         self.rho = min(rho, float_up(of_counts + of_picks / self.scale**2))
         self.delta = delta if name == "limit_dom" else 0.0
         self._bottom = Bottom(p, self.scale, delta) if name == "limit_dom" else None
+        # How far BOTTOM lies above H; 0: there is none.
         self.bar = self._bottom.height if self._bottom else 0
         candidates = p.kbar + 1 if self._bottom else p.domain
         of_selection = Fraction(selection.selection_tv(candidates, picks))
-        self.tv = float_up(of_selection + changed * Fraction(self.table.tv))
+        self.tv = float_up(of_selection + changed_counts * Fraction(self.table.tv))
 
     def public(self) -> dict[str, object]:
+        """Return the parameters that determine a release from counts and noise, as JSON."""
         return {
             "name": self._name,
             "noise": repr(self.table),
@@ -394,7 +433,7 @@ class Picking(Frozen):
     def release(
         self, cell: Cell, noise: OneShotNoise, address: Place
     ) -> tuple[Rows, Longs]:
-        """Return the rows that a release picks, and their noisy counts."""
+        """Return the rows that a release picks, ascending, and their noisy counts."""
         picked = list[Rows]()
         k = self._parameters.k
         for key, rows in rows_by_key(cell.keys):
@@ -412,22 +451,27 @@ class Picking(Frozen):
 class Bottom(Frozen):
     """LimitDom's picks: labels among the kbar largest, in order, until BOTTOM or the k-th.
 
+    A private kbar is chosen from k..kbar, with noise, for each stream key and release. BOTTOM, a
+    candidate that is no item, lies above H = h_(kbar+1), and ends the picks.
+
     Guarantee: k picks cost k Dinf^2 / (8 b^2), b = `scale`, and one more where kbar is private,
     with `delta` per release: an item that is among the kbar largest for one neighbour only has a
-    count of at most h_(kbar+1) + Dinf, so it precedes BOTTOM, at h_(kbar+1) + Dinf + x, with
-    probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar). Source: 002 Alg. 1 and Lemma
-    5.5; kbar private: Lemma 3.1, the candidate kbar has the cost h_(kbar+1) + Dinf + x(kbar).
+    count of at most H + Dinf, so it precedes BOTTOM, at H + Dinf + x, with probability at most
+    1 / (1 + exp(x/b)) <= delta / min(D0, kbar). Source: 002 Alg. 1 and Lemma 5.5; kbar private:
+    Lemma 3.1, the candidate kbar has the cost H + Dinf + x(kbar).
     """
 
     def __init__(self, p: Parameters, scale: Fraction, delta: float) -> None:
-        self._p = p
+        self._parameters = p
         self.scale = scale
         self._delta = delta
-        # By kbar, from the least on: how far BOTTOM's count is above h_(kbar+1).
+        # How far BOTTOM's count is above H, Dinf + x, by kbar: from k on if kbar is chosen, else of
+        # the one kbar. Of two Gumbel values, an item's exceeds BOTTOM's by x with the probability
+        # of the logistic law: delta, shared by the items that may differ between neighbours.
         least_kbar = p.k if p.private else p.kbar
         above = [
             p.max_count
-            + logistic_quantile(scale, delta / min(p.max_items, kbar) * (1 - 1e-12))
+            + logistic_quantile(scale, delta / min(p.max_items, kbar) * INWARD)
             for kbar in range(least_kbar, p.kbar + 1)
         ]
         self._above = read_only(np.array(above, dtype=np.int64))
@@ -438,9 +482,10 @@ class Bottom(Frozen):
         return int(self._above[-1])
 
     def public(self) -> dict[str, object]:
+        """Return the parameters that determine picks from counts and noise, as JSON."""
         return {
-            "kbar": self._p.kbar,
-            "private": self._p.private,
+            "kbar": self._parameters.kbar,
+            "private": self._parameters.private,
             "above": self.height,
             "delta": repr(self._delta),
         }
@@ -454,45 +499,51 @@ class Bottom(Frozen):
         noise: OneShotNoise,
         address: Place,
     ) -> tuple[Rows, bool]:
-        """Pick up to k of the rows of stream key `key`; return them in order, and if BOTTOM came.
+        """Pick up to k of the rows of stream key `key`, for the release at place `address`.
 
-        `address` is the place of the release.
+        Return them in the order of the picks, and whether BOTTOM ended these.
         """
-        top = cell.largest(rows, self._p.kbar + 1)
-        kbar = self._p.kbar
+        p = self._parameters
+        top = cell.largest(rows, p.kbar + 1)
+        kbar = p.kbar
         above = self.height
-        if self._p.private:
+        if p.private:
             words = noise.picks(USE_KBAR, address, cell.key_tags[key], 1)
-            chosen = self._choose_kbar(cell.counts[top], words)
-            kbar = self._p.k + chosen
-            above = int(self._above[chosen])
-        candidates, limit = top_candidates(cell, top, kbar)
+            steps_above_k = self._choose_kbar(cell.counts[top], words)
+            kbar = p.k + steps_above_k
+            above = int(self._above[steps_above_k])
+        candidates, next_count = top_candidates(cell, top, kbar)
+        # A word for each pick; all candidates and BOTTOM may be picked.
         words = noise.picks(
             USE_PICKS, address, cell.key_tags[key], min(k, len(candidates) + 1)
         )
         counts = cell.counts[candidates]
-        picks, ended = selection.peel(counts, limit + above, self.scale, k, words)
+        bottom = next_count + above
+        picks, ended = selection.peel(counts, bottom, self.scale, k, words)
         return candidates[picks], ended
 
     def _choose_kbar(self, counts: Longs, words: list[tuple[int, int]]) -> int:
         """Choose kbar from k..`kbar` by the exponential mechanism; return how far above k.
 
-        `counts` are a stream key's `kbar` + 1 largest, descending; `words` the randomness.
+        It prefers a low BOTTOM. `counts` are a stream key's `kbar` + 1 largest, descending; `words`
+        the randomness, one word.
         """
-        # By candidate: h_(kbar+1), 0 where there are fewer items.
-        limits = np.zeros(len(self._above), dtype=np.int64)
-        beyond = counts[self._p.k :]
-        limits[: len(beyond)] = beyond
-        cost = limits + self._above
+        # By kbar from k on: H = h_(kbar+1), 0 where there are fewer items.
+        next_counts = np.zeros(len(self._above), dtype=np.int64)
+        beyond = counts[self._parameters.k :]
+        next_counts[: len(beyond)] = beyond
+        cost = next_counts + self._above
         return int(selection.gumbel_top_k(-cost, self.scale, 1, words)[0])
 
 
 class Sketched(Frozen):
     """A Misra-Gries sketch of a stream key's counts, released by a law of `releases`.
 
-    "pmg" and "pure" feed the counts occurrence by occurrence (Algorithm 1), "gshm" merges them as
-    an exact histogram (Section 7). A counter is too low by up to n / (size + 1), of n counts,
-    before noise. "pure" shows the `size` largest noisy counts of the domain, each rounded once.
+    A sketch has `size` counters, for the most frequent items; one is too low by up to
+    n / (size + 1), of n counts, before noise. "pmg" and "pure" feed the counts occurrence by
+    occurrence (Algorithm 1), "gshm" merges them as an exact histogram (Section 7). "pmg" and "gshm"
+    show counters above a threshold; "pure" shows the `size` largest noisy counts of a declared
+    domain, each rounded once. Source: Lebeda, Tetek.
     """
 
     def __init__(self, name: Name, size: int, law: Law) -> None:
@@ -504,6 +555,7 @@ class Sketched(Frozen):
         self.sd = math.sqrt(law.variance)
 
     def public(self) -> dict[str, object]:
+        """Return the parameters that determine a release from counts and noise, as JSON."""
         return {
             "name": self._name,
             "size": self.size,
@@ -515,6 +567,7 @@ class Sketched(Frozen):
         self, cell: Cell, noise: OneShotNoise, address: Place
     ) -> tuple[Rows, Longs]:
         """Return the rows that a release shows, ascending, and their noisy counts."""
+        # By row of the cell; 0 where there is no counter ("pure": in units of 1 / (size + 1)).
         noisy = np.zeros(len(cell.counts), dtype=np.int64)
         shown: list[Rows] = []
         for key, rows in rows_by_key(cell.keys):
@@ -538,16 +591,20 @@ class Sketched(Frozen):
         return rows, noisy[rows]
 
     def _counters(self, cell: Cell, rows: Rows) -> tuple[Rows, Longs]:
-        """Return the rows with a counter, and the counters ("pure": in units of 1 / (size + 1))."""
+        """Return those of a stream key's rows that have a counter in its sketch, and the counters.
+
+        "pure": in units of 1 / (size + 1).
+        """
         rows = rows[cell.counts[rows] > 0]
         sketch, items = self.sketch(cell, rows)
-        places, _ = items.tags.places(sketch.tags)
+        positions, _ = items.tags.places(sketch.tags)
         counts = reduced(sketch) if self._name == "pure" else sketch.counts
-        return rows[places], counts
+        return rows[positions], counts
 
     def sketch(self, cell: Cell, rows: Rows) -> tuple[Sketch, SketchBatch]:
         """Return the sketch of rows of one stream key, all above zero, and what it was fed."""
         tags = cell.tags.take(rows, axis=0)
+        # Items are told apart by tags alone.
         no_labels = Texts.from_lengths(b"", np.zeros(len(rows), dtype=np.uint16))
         items = batch(tags, no_labels, cell.counts[rows])
         sketch = Sketch(self.size)
@@ -593,7 +650,10 @@ def top_candidates(cell: Cell, largest: Rows, kbar: int) -> tuple[Rows, int]:
 
 
 def scale_for(numerator: Fraction, rho: float) -> Fraction:
-    """Return a grid scale with numerator / scale^2 <= rho: the smallest or the next one."""
+    """Return the scale b of noise or picks that cost `numerator` / b^2: at most rho.
+
+    It is on the grid of scales, the smallest such one or the next.
+    """
     wanted = numerator / Fraction(rho)
     scale = round_up_scale(Fraction(math.sqrt(float(wanted))))
     while scale * scale < wanted:
@@ -608,6 +668,7 @@ def gaussian_for(sensitivity_squared: int, rho: float) -> IntegerGaussian:
 
 
 def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, address: Place) -> Longs:
+    """Return the noisy counts of rows in the release at place `address`."""
     return cell.counts[rows] + noise.items(address, cell.tags.take(rows, axis=0))
 
 

@@ -1,6 +1,8 @@
 """Error bounds of one-shot releases, of their sums, and of picks, over all releases of an epoch.
 
-R releases (one per tick), n labels, b the scale of picks, H = h_(kbar+1). Counts have the exact
+R releases (one per tick), n labels, k picks a release among d candidates, the kbar items of largest
+count and BOTTOM, which ends the picks; b the scale of picks, H = h_(kbar+1) the largest count that
+is no candidate's. All bounds hold together with probability 1 - beta. Counts have the exact
 quantile of their integer noise. A hidden count is at most the threshold plus noise. Where picks
 decide (`known_gumbel`, `limit_dom`), an item that is not picked exceeds a picked one by more than
 a = b ln((d - 1) k R / beta) with probability at most (d - 1) e^(-a/b) a pick, by peeling; or it
@@ -55,8 +57,13 @@ SOURCE_OF_PICKS = f"Rogers: Theorems 9 and 10; {_D1}"
 def largest_noise(
     algorithm: Noisy | Picking, values: float, beta: float, *, difference: bool = False
 ) -> float:
-    """Bound all |noise values|, or all differences of two, by the exact integer law."""
+    """Bound `values` noise values in size, by the exact integer law.
+
+    `difference`: bound as many differences of two noise values, from above.
+    """
+    # A noise value has two tails.
     each = beta / (values if difference else 2 * values)
+    # The quantile is the least x that is not reached.
     return quantile(algorithm.table, each, difference=difference) - 1
 
 
@@ -68,17 +75,18 @@ def sum_error(
     A sum is too low by what thresholds hide and by noise (`copies` noise values a block), too high
     by the noise of those blocks that show the item: any subset of them.
     """
-    height = used * (algorithm.threshold or 0)
+    hidden = used * (algorithm.threshold or 0)
     if isinstance(algorithm.table, DiscreteLaplace):
         scale = float(algorithm.table.scale)
-        high = laplace_sum(used, scale, values * 2.0**used, beta)
-        return max(height + laplace_sum(copies * used, scale, values, beta), high)
-    low = height + normal_bound(copies * used * algorithm.sd**2, values, beta)
+        low = hidden + laplace_sum(copies * used, scale, values, beta)
+        # 2^used subsets.
+        return max(low, laplace_sum(used, scale, values * 2.0**used, beta))
+    low = hidden + normal_bound(copies * used * algorithm.sd**2, values, beta)
     return max(low, subset_bound(algorithm.sd**2, used, values, beta))
 
 
 def sketch_error(algorithm: Sketched, used: int, values: float, beta: float) -> float:
-    """Bound sums over `used` released sketches, beside what the sketches leave out.
+    """Bound the errors of `values` sums over `used` sketches, beside what these leave out.
 
     A sum is too low by what thresholds hide and by noise, too high by the noise of the sketches
     that show it. "pure": a label that is not shown ranks below one whose count is 0, so it lacks
@@ -89,8 +97,10 @@ def sketch_error(algorithm: Sketched, used: int, values: float, beta: float) -> 
         return used / 2 + sum_error(algorithm, used, 1, values, beta)
     scale = float(law.scale)
     if isinstance(law, PureLaw):
+        # In units of 1 / (size + 1).
         largest = quantile(law.table, beta / (2 * values), difference=False) - 1
         return used * (2 * largest / (algorithm.size + 1) + 0.5)
+    # "pmg": a counter has noise of its own and that of all counters of its sketch, two a sketch.
     if used == 1:
         return law.threshold + shared_quantile(law.scale, 1, 0, beta / (2 * values)) - 1
     low = used * law.threshold + laplace_sum(2 * used, scale, values, beta)
@@ -102,7 +112,7 @@ def choice_error(
 ) -> float:
     """Bound how far an item that is not picked may lie above a shown one.
 
-    Where it lost to a bar, BOTTOM's, that is: above the count next to the kbar largest.
+    With BOTTOM, among the candidates: how far it may lie above H.
     """
     scale = float(algorithm.scale)
     picks = p.k * releases
@@ -114,7 +124,11 @@ def choice_error(
 def pick_error(
     scale: float, p: Parameters, picks: int, releases: int, beta: float
 ) -> float:
-    """Bound the shortfall of picks among kbar items and BOTTOM, and of the choice of kbar."""
+    """Bound the shortfall of picks among kbar items and BOTTOM, and of the choice of kbar.
+
+    That is how much larger a candidate that is passed over may be than one that is picked. `picks`
+    are those of all `releases`; with a private kbar each of the two has half of beta.
+    """
     if not p.private:
         return scale * math.log(p.kbar * picks / beta)
     chosen = math.log(2 * max(1, p.kbar - p.k) * releases / beta)

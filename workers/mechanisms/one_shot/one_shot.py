@@ -3,8 +3,15 @@
 An event lies in one tick, and a tick's release depends on its own contributions only: ticks compose
 in parallel, and an epoch of any length costs as much as one release. Parts a_1 + ... <= Dinf of a
 user's item in several ticks cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together; each may be shown,
-so discovery and samplers are charged for every release (`Parameters.releases`). Source:
-`algorithms`.
+so discovery and samplers are charged for every release (`Parameters.releases`).
+
+The kbar largest counts of a stream key, h_(1)..h_(kbar), are its candidates where there is a kbar.
+Some mechanisms show those above a bar, which lies above h_(kbar+1); others pick up to k of them one
+after another, until BOTTOM is picked, which is no item. Guarantees and sources: `algorithms`.
+
+A mechanism's settings declare what is to be known of it without a configuration, its `about`: the
+`order` among mechanisms in tables; for `plan`, what it `answers`, and `on` which figures the stated
+noise is; for the dashboard, the sentence of its `page`; the `rule`, what a threshold decides.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +67,9 @@ KBAR_MAX = 1000
 class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
     """Settings that one-shot mechanisms, `pay_what_you_get` and `meta` share.
 
-    `k` is the most items shown at a tick, `kbar` the number of candidates, the largest items.
+    A mechanism declares those of `k`, `kbar` and `kbar_max` that it has: `k` is the most items
+    shown at a tick, `kbar` the number of candidates, the largest items, or "private": chosen with
+    noise from k to `kbar_max`.
     """
 
     def parameters(self) -> Parameters:
@@ -77,6 +86,7 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
         )
 
     def _parameter_complaints(self, name: str) -> Iterator[str]:
+        """Yield what is wrong with k and kbar for the algorithm `name`."""
         p = self.parameters()
         kbar_max = getattr(self, "kbar_max", None)
         if name == "limit_dom" and p.k > p.kbar:
@@ -87,16 +97,16 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
             yield f'kbar_max = {kbar_max}: only with kbar = "private"'
 
 
-_ON = "each count of the tick itself"
-_PASSED = "each tick's counts above the threshold"
-_CLEARLY = "each tick's counts clearly above the (kbar + 1)-th"
-_DECLARED = "Every item of a list that was declared beforehand is shown."
-_UNKNOWN = "An item is shown once its count, with noise, is beyond a limit."
-_LARGEST = "The largest items only."
+_ON_COUNTS = "each count of the tick itself"
+_ANSWERS_ABOVE_THRESHOLD = "each tick's counts above the threshold"
+_ANSWERS_ABOVE_BAR = "each tick's counts clearly above the (kbar + 1)-th"
+_PAGE_DECLARED = "Every item of a list that was declared beforehand is shown."
+_PAGE_UNKNOWN = "An item is shown once its count, with noise, is beyond a limit."
+_PAGE_LARGEST = "The largest items only."
 
 
 class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
-    """Base of the settings of the one-shot mechanisms; the tag names the algorithm."""
+    """Base of the settings of the one-shot mechanisms; `mechanism` names the algorithm."""
 
     @property
     def algorithm(self) -> Name:
@@ -122,8 +132,8 @@ class KnownGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gaus
         order=60,
         family="tick",
         answers="each tick's counts of every declared label",
-        on=_ON,
-        page=_DECLARED,
+        on=_ON_COUNTS,
+        page=_PAGE_DECLARED,
         whole_domain=True,
         has_quantiles=True,
         per_item=True,
@@ -140,7 +150,7 @@ class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gum
         family="tick",
         answers="each tick's top k of declared labels",
         gaussian_like="known_gauss",
-        on=_ON,
+        on=_ON_COUNTS,
         page="The largest items of a declared list.",
     )
 
@@ -149,6 +159,7 @@ class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gum
 
     @classmethod
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        """Yield this mechanism's own settings with which a plan compares it with `other`."""
         k = most_shown_by(other) or COMPARED_TOP_K
         yield {"k": max(1, min(k, len(other.declared) or k))}
 
@@ -161,10 +172,10 @@ class PositiveLaplaceConfig(
     about = About(
         order=90,
         family="tick",
-        answers=_PASSED,
+        answers=_ANSWERS_ABOVE_THRESHOLD,
         gaussian_like="positive_gauss",
-        on=_ON,
-        page=_UNKNOWN,
+        on=_ON_COUNTS,
+        page=_PAGE_UNKNOWN,
         rule="each",
         per_item=True,
     )
@@ -178,21 +189,22 @@ class PositiveGaussConfig(
     about = About(
         order=80,
         family="tick",
-        answers=_PASSED,
-        on=_ON,
-        page=_UNKNOWN,
+        answers=_ANSWERS_ABOVE_THRESHOLD,
+        on=_ON_COUNTS,
+        page=_PAGE_UNKNOWN,
         rule="each",
         per_item=True,
     )
 
 
 class _BarConfig(OneShotConfig, frozen=True, kw_only=True):
-    """Shows those of the kbar largest items that lie above a noisy bar."""
+    """Base of mechanisms that show those of the kbar largest items that lie above a noisy bar."""
 
     kbar: Count
 
     @classmethod
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        """Yield this mechanism's own settings with which a plan compares it with `other`."""
         yield {"kbar": kbar_of(other, most_shown_by(other) or COMPARED_TOP_K)}
 
 
@@ -202,9 +214,9 @@ class UnkGaussConfig(_BarConfig, frozen=True, kw_only=True, tag="unk_gauss"):
     about = About(
         order=100,
         family="tick",
-        answers=_CLEARLY,
-        on=_ON,
-        page=_LARGEST,
+        answers=_ANSWERS_ABOVE_BAR,
+        on=_ON_COUNTS,
+        page=_PAGE_LARGEST,
         rule="bar",
     )
 
@@ -217,24 +229,24 @@ class LimitDomLaplaceConfig(
     about = About(
         order=120,
         family="tick",
-        answers=_CLEARLY,
+        answers=_ANSWERS_ABOVE_BAR,
         gaussian_like="unk_gauss",
-        on=_ON,
-        page=_LARGEST,
+        on=_ON_COUNTS,
+        page=_PAGE_LARGEST,
         rule="bar",
     )
 
 
 class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
-    """Up to `k` picks among the `kbar` largest items, until BOTTOM is picked."""
+    """Up to `k` picks among the `kbar` largest items, until BOTTOM, which is no item, is picked."""
 
     about = About(
         order=110,
         family="tick",
         answers="each tick's top k, fewer where they are not clear",
         gaussian_like="positive_gauss",
-        on=_ON,
-        page=_LARGEST,
+        on=_ON_COUNTS,
+        page=_PAGE_LARGEST,
     )
 
     k: Count
@@ -243,6 +255,7 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 
     @classmethod
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        """Yield this mechanism's own settings with which a plan compares it with `other`."""
         k = most_shown_by(other) or COMPARED_TOP_K
         yield {"k": k, "kbar": max(kbar_of(other, k), k)}
 
@@ -255,6 +268,7 @@ class EachTick(Budgeted):
     _name: Name
 
     def _parameters(self) -> Mapping[str, object]:
+        """Return the public parameters of which the mechanism id, and so its noise, is a hash."""
         return {
             "horizon": self.config.horizon_ticks,
             **({"accounting": "pure"} if self._cost.pure else {}),
@@ -273,7 +287,11 @@ class EachTick(Budgeted):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release | Items]:
-        """Release the tick's own counts; of earlier ticks nothing is kept."""
+        """Release the tick's own counts; of earlier ticks nothing is kept.
+
+        A declared domain has a row for each label, which the release refers to. Without one items
+        get no rows: the release names those that it shows.
+        """
         self._check(t)
         noise = expect_type(OneShotNoise, noise)
         if self._domain:
@@ -316,11 +334,15 @@ class OneShot(EachTick):
     algorithm: Noisy | Picking
 
     def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
+        # Labels that nobody declared are discovered, for a part of delta.
         super().__init__(config, unit, discovers=not config.declared)
         self._name = config.algorithm
+        # A user's item may be in several ticks, each of which has its release.
         parameters = replace(config.parameters(), releases=self.ticks_of_item())
-        budget = self._cost.rho, self.delta_discovery
-        self.algorithm = algorithms.make_algorithm(self._name, parameters, *budget)
+        # Until `_set_cost`, `_cost` is the budget.
+        self.algorithm = algorithms.make_algorithm(
+            self._name, parameters, self._cost.rho, self.delta_discovery
+        )
         self.law = "laplace" if self._name in algorithms.LAPLACE else "gaussian"
         self._threshold = self.algorithm.threshold
         self._set_cost(self.algorithm.rho, self.algorithm.tv)
@@ -341,29 +363,33 @@ class OneShot(EachTick):
         releases = self._ticks(data)
         labels = p.domain or data.items
         candidates = min(labels, p.kbar) if name in LIMITED else labels
+        # Over all releases, the noisy counts that may be shown.
         values = releases * (p.k if name in PICKING else candidates)
+        # The others have a declared list, or look at no more than kbar items.
         assumes = ""
         if name not in KNOWN + LIMITED:
             assumes = f"at most {labels:,} labels occur in a tick"
-        source, further = bounds.SOURCES[name]
+        source_of_counts, source_of_hidden = bounds.SOURCES[name]
         text = f"error of every count shown, over {releases:,} ticks"
         noise = bounds.largest_noise(algorithm, values, beta)
-        counts = Bound("counts", text, assumes, beta, noise, source)
+        counts = Bound("counts", text, assumes, beta, noise, source_of_counts)
         if name == "known_gauss":
             return (counts,)
         if isinstance(algorithm, Picking):
             error = bounds.choice_error(p, algorithm, releases, beta)
             if name == "known_gumbel":
                 text = "by how much a hidden item exceeds a shown one, at every tick"
-                return counts, Bound("selection", text, "", beta, error, further)
+                selection = Bound("selection", text, "", beta, error, source_of_hidden)
+                return counts, selection
             text = bounds.above_the_rest(p) + " where fewer than k are"
-            return counts, Bound("hidden", text, "", beta, error, further)
+            return counts, Bound("hidden", text, "", beta, error, source_of_hidden)
         text = "true count of an item not shown, at every tick"
         if name in LIMITED:
             text = bounds.above_the_rest(p)
+            # An item's noise, and the bar's.
             noise = bounds.largest_noise(algorithm, values, beta, difference=True)
         hidden = (algorithm.threshold or 0) + noise
-        return counts, Bound("hidden", text, assumes, beta, hidden, further)
+        return counts, Bound("hidden", text, assumes, beta, hidden, source_of_hidden)
 
 
 def domain_hash(name: algorithms.Name, domain: Sequence[bytes]) -> str | None:

@@ -1,13 +1,15 @@
 """Pay what you get: labels of the largest items, until a budget of labels or queries is spent.
 
-An answer has up to k labels, fewer if BOTTOM comes first or less remains of `labels` (k*). A query
-is charged for its picks, including BOTTOM and the choice of a private kbar. rho = k* Dinf^2 /
+A query, every `every` ticks, picks labels one after another, each with a probability in proportion
+to exp(h / b), among the kbar items of largest running count h and BOTTOM, which is no item and ends
+the picks: its count is above h_(kbar+1), the largest that is no candidate's (`algorithms.Bottom`).
+So an answer has up to k labels, fewer if BOTTOM comes first or less remains of `labels` (k*). A
+query is charged for its picks, including BOTTOM and the choice of a private kbar. rho = k* Dinf^2 /
 (8 b^2) with b the scale of a pick; delta_discovery is l* (`queries`) times a query's. Every stream
 key has a separate budget, as an event has one stream key; once it is spent, queries are refused
 until the epoch ends. The remainder is stored; as a function of published answers it is public.
 
-Source: Durfee, Rogers, Alg. 2 and Theorem 2; Rogers, Alg. 4 and Theorem 10 (zCDP). A query is
-`algorithms.Bottom`.
+Source: Durfee, Rogers, Alg. 2 and Theorem 2; Rogers, Alg. 4 and Theorem 10 (zCDP).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +37,7 @@ from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot import bounds
 from workers.mechanisms.one_shot.algorithms import (
+    INWARD,
     Bottom,
     Cell,
     OneShotNoise,
@@ -53,7 +56,11 @@ _EVERY = 'a whole number of ticks from 1 to 100,000, or a duration such as "1h"'
 class PayWhatYouGetConfig(
     ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"
 ):
-    """An epoch has at most l* `queries` and k* `labels`, BOTTOM included; an answer, `k` labels."""
+    """An epoch has at most l* `queries` and k* `labels`, BOTTOM included; an answer, `k` labels.
+
+    `about` is what plans and the dashboard say of every such mechanism: `on` which figures the
+    stated noise is, and the sentence of the `page`.
+    """
 
     about = About(
         order=130,
@@ -71,7 +78,9 @@ class PayWhatYouGetConfig(
     every: Annotated[int, Meta(ge=1, le=100_000, description=_EVERY)] = 1
 
     def complaints(self) -> Iterator[str]:
+        """Yield what is wrong with the settings, as sentences for the operator."""
         yield from super().complaints()
+        # A query picks as that mechanism does.
         yield from self._parameter_complaints("limit_dom")
         if self.k > self.labels:
             yield f"k = {self.k}: at most labels = {self.labels}"
@@ -96,16 +105,17 @@ class PayState(State):
 
     def spend(self, key: int, labels: int) -> None:
         """Charge one query and its labels, or raise `BudgetExhausted` and spend nothing."""
-        left = self.left[key]
-        if left[0] < labels or left[1] < 1:
+        labels_left, queries_left = self.left[key]
+        if labels_left < labels or queries_left < 1:
             raise BudgetExhausted(
-                f"pay_what_you_get: {labels} labels and 1 query asked, {left[0]} and {left[1]} left"
+                f"pay_what_you_get: {labels} labels and 1 query asked, {labels_left} and "
+                f"{queries_left} left"
             )
-        left[0] -= labels
-        left[1] -= 1
+        self.left[key] = [labels_left - labels, queries_left - 1]
         self._changed = True
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
+        """Return the block of remaining budgets to store, if it changed since the last call."""
         if not self._changed:
             return ()
         self._changed = False
@@ -113,9 +123,11 @@ class PayState(State):
         return [(_BLOCK, bytes((_VERSION,)) + left.tobytes())]
 
     def restore(self, name: str, block: bytes) -> None:
+        """Take back a block that `changed` returned."""
         if name != _BLOCK:
             raise unknown_block(name)
         left = body_of(name, block, _VERSION)
+        # A stream key has two numbers of 4 bytes.
         if len(left) % 8:
             raise StateRefused(f"stored state: block {name!r} is cut short")
         self.left = np.frombuffer(left, dtype="<i4").reshape(-1, 2).tolist()
@@ -134,16 +146,19 @@ class PayWhatYouGet(Budgeted):
     def __init__(self, config: PayWhatYouGetConfig, unit: str = "event") -> None:
         super().__init__(config, unit, discovers=True)
         parameters = config.parameters()
-        picks = Fraction(config.labels * config.max_count**2, 8)
-        self.scale = scale_for(picks, self._cost.rho)
-        delta = self.delta_discovery / config.queries * (1 - 1e-12)
-        self._bottom = Bottom(parameters, self.scale, delta)
-        # Labels charged for the choice of kbar in every query.
-        self._extra = int(parameters.private)
+        # All picks of an epoch cost this over b^2.
+        of_picks = Fraction(config.labels * config.max_count**2, 8)
+        # Until `_set_cost`, `_cost` is the budget.
+        self.scale = scale_for(of_picks, self._cost.rho)
+        delta_query = self.delta_discovery / config.queries * INWARD
+        self._bottom = Bottom(parameters, self.scale, delta_query)
+        # A private kbar is chosen in every query, which is charged as one label.
+        self._kbar_charge = int(parameters.private)
         tv = selection.selection_tv(parameters.kbar + 1, config.labels)
-        self._set_cost(float_up(picks / self.scale**2), tv)
+        self._set_cost(float_up(of_picks / self.scale**2), tv)
 
     def _parameters(self) -> Mapping[str, object]:
+        """Return the public parameters of which the mechanism id, and so its noise, is a hash."""
         return {
             "horizon": self.config.horizon_ticks,
             "discovery": {"delta": repr(self.delta_discovery)},
@@ -157,6 +172,7 @@ class PayWhatYouGet(Budgeted):
         }
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        """Yield what a plan says beside the noise: of picks, of BOTTOM, and of the budget."""
         yield from pick_figures(float(self.scale))
         yield from bar_figure(self._bottom.height)
         config = self.config
@@ -231,18 +247,20 @@ class PayWhatYouGet(Budgeted):
     ) -> Mapping[str, object]:
         """Answer a query. A key without items is charged too: that it has none is data."""
         labels, queries = state.left[key]
-        k = min(self.config.k, labels - self._extra)
+        # As many picks as the rest of the budget can pay for.
+        k = min(self.config.k, labels - self._kbar_charge)
         if k < 1 or queries < 1:
             return self._answer(state, key, refused=True)
         picked, ended = self._bottom.pick(cell, rows, key, k, noise, (0, t))
-        state.spend(key, len(picked) + ended + self._extra)
+        # BOTTOM, if it ended the picks, is one of them.
+        state.spend(key, len(picked) + ended + self._kbar_charge)
         names = [state.ledger.label(row).decode() for row in picked.tolist()]
         return self._answer(state, key, labels=names, complete=not ended)
 
     def _answer(
         self, state: PayState, key: int, **fields: object
     ) -> Mapping[str, object]:
-        """Return the published fields of an answer, with what is left of the budget."""
+        """Return the published fields of an answer: its own, and what is left of the budget."""
         labels, queries = state.left[key]
         return {
             "query": "top",

@@ -1,8 +1,10 @@
 """Misra-Gries sketches released once each: the frequent labels of every tick by itself.
 
-An event lies in one tick, and ticks compose in parallel, so an epoch of any length costs what one
-release costs: exactly (epsilon, delta), with nothing converted from zCDP. `price_sketch` also
-serves `meta`, whose blocks are released once each; an event lies in one block of each level.
+A sketch keeps `size` counters, for the most frequent labels, each too low by up to n / (size + 1)
+of n counts. An event lies in one tick, and ticks compose in parallel, so an epoch of any length
+costs what one release costs: exactly (epsilon, delta), with nothing converted from zCDP.
+`price_sketch` also serves `meta`, whose blocks are released once each; an event lies in one block
+of each level.
 
     release     noise and threshold (`misra_gries.releases`)        epsilon of L releases
     "pmg"       Laplace, one a counter and one for all of them      L times that of one
@@ -10,6 +12,10 @@ serves `meta`, whose blocks are released once each; an event lies in one block o
     "gshm"      Gaussian, on the counters of a merged histogram     one release: Theorem 5, exactly;
                                                                     several: rho, as the others
     "pamg"      "gshm", of sketches of sets that stage 1 has fed    one release
+
+A mechanism's settings declare what is to be known of it without a configuration, its `about`: the
+`order` among mechanisms in tables; for `plan`, what it `answers`, and `on` which figures the stated
+noise is; for the dashboard, the sentence of its `page`; the `rule`, what a threshold decides.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +45,7 @@ from workers.mechanisms.misra_gries.releases import (
 )
 from workers.mechanisms.noise.inversion import round_up_to_grid
 from workers.mechanisms.one_shot import bounds
-from workers.mechanisms.one_shot.algorithms import PURE, Name, Sketched
+from workers.mechanisms.one_shot.algorithms import INWARD, PURE, Name, Sketched
 from workers.mechanisms.one_shot.one_shot import EachTick, OneShotConfig
 
 Size = Annotated[
@@ -72,6 +78,7 @@ def price_sketch(
     """
     # Most occurrences that an event adds to a stream.
     sensitivity = config.max_items * config.max_count
+    # The part of delta for the samplers' distance from their laws.
     numerical = config.delta * NUMERICAL_SHARE
     law: Law
     # Named parts of delta.
@@ -82,26 +89,27 @@ def price_sketch(
             cost = PrivacyCost(law.rho, config.epsilon, config.delta, gaussian=True)
             failures = (("numerical", numerical), ("discovery", law.discovery))
         else:
+            # In rho: up to `size` counters change by one, in each of the releases.
             cost = split(config, discovers=True)
-            of_all = dict(cost.failures)["discovery"] * (1 - 1e-12)
+            discovery = dict(cost.failures)["discovery"] * INWARD
             sigma_squared = round_up_to_grid(
                 size * releases / (2 * Fraction(cost.rho)), "sigma_squared"
             )
-            threshold = gshm_threshold(size, sigma_squared, of_all / releases)
+            threshold = gshm_threshold(size, sigma_squared, discovery / releases)
             law = SparseGaussianLaw(size, sigma_squared, threshold)
             rho = float_up(Fraction(size * releases) / (2 * sigma_squared))
             failures = cost.failures
             cost = replace(cost, rho=min(cost.rho, rho))
         share = NUMERICAL_SHARE
     else:
-        of_one = Fraction(config.epsilon or 0) / releases
+        epsilon = Fraction(config.epsilon or 0) / releases
         if release == "pmg":
             discovery = float_up(Fraction(config.delta) - Fraction(numerical))
-            law = PmgLaw(size, sensitivity, of_one, discovery / releases * (1 - 1e-12))
+            law = PmgLaw(size, sensitivity, epsilon, discovery / releases * INWARD)
             failures = (("numerical", numerical), ("discovery", discovery))
             share = NUMERICAL_SHARE
         else:
-            law = PureLaw(size, sensitivity, of_one)
+            law = PureLaw(size, sensitivity, epsilon)
             failures = (("numerical", config.delta),)
             share = 1.0
         # A release is epsilon-DP, so epsilon^2 / 2-zCDP.
@@ -159,6 +167,7 @@ class TickMisraGriesConfig(
         return self.release == "pure"
 
     def complaints(self) -> Iterator[str]:
+        """Yield what is wrong with the settings, as sentences for the operator."""
         yield from super().complaints()
         if self.pure and self.domain is None:
             yield 'domain, domain_file or buckets is missing: release = "pure" needs one of them'
@@ -179,7 +188,7 @@ class TickMisraGries(EachTick):
     algorithm: Sketched
 
     def __init__(self, config: TickMisraGriesConfig, unit: str = "event") -> None:
-        # The budget is not split as that of `Budgeted`.
+        # Not that of `Budgeted`, which splits the budget: `price_sketch` has a split of its own.
         Mechanism.__init__(self, config, unit)
         self._name = config.algorithm
         self.algorithm, self._cost = price_sketch(config, self._name, config.size)
