@@ -470,7 +470,7 @@ class Maxima(Adapter):
 
     def note(self, run: Run) -> object:
         one = _key_state(run)
-        columns = (one.thresholds, one.start, one.noise)
+        columns = (one.thresholds, one.segment_noise, one.interval_noise)
         return Stand(one.segment, one.interval, *(column.copy() for column in columns))
 
     def private(self, run: Run) -> object:
@@ -559,7 +559,7 @@ class Maxima(Adapter):
 
 def _key_state(run: Run) -> KeyState:
     assert isinstance(run.state, MaxState)
-    [one, *_] = run.state.of.values()
+    [one, *_] = run.state.by_key.values()
     assert one is not None
     return one
 

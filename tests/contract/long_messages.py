@@ -240,7 +240,9 @@ def max_state() -> MaxState:
     made = MaxState()
     d = 40_000
     columns = np.full(d, -LARGEST)
-    made.of[2**20] = KeyState(64, LARGEST, LARGEST, columns, columns, columns, columns)
+    made.by_key[2**20] = KeyState(
+        64, LARGEST, LARGEST, columns, columns, columns, columns
+    )
     return made
 
 

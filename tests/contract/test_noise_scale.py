@@ -225,7 +225,7 @@ def of_sums(
     """Estimate the noise of column sums made at t: ended segments plus interval counter."""
     assert isinstance(run.state, MaxState)
     exact = np.array([sums[label.decode()] for label in mechanism.domain()])
-    for one in run.state.of.values():
+    for one in run.state.by_key.values():
         if one is not None and one.since == t:
             segments = mechanism.segments
             variance = segments.column_variance(one.segment) if segments else 0.0

@@ -178,8 +178,8 @@ def test_a_segment_that_no_stream_reaches_is_refused() -> None:
     one = Run(built(variant), 4)
     one.transcript(stream_of(4)[:9])
     assert isinstance(one.state, MaxState)
-    one.state.of[0].segment = 1 << 31
-    one.state.of[0].changed = True
+    one.state.by_key[0].segment = 1 << 31
+    one.state.by_key[0].changed = True
     with pytest.raises(StateRefused):
         one.restart()
 

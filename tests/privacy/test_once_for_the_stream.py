@@ -99,18 +99,18 @@ def published(
     for t, event in enumerate(ticks, start=1):
         stops = t in noise.closes | noise.ends
         if watch is not None and t >= watch and noise.watched is None and stops:
-            one: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
+            one: Any = state.by_key[0]  # type: ignore[attr-defined]  # of a MaxState
             added = np.array([event.get(label, 0) for label in DOMAIN])
-            sums = state.ledger.counts + added + one.start + one.noise
+            sums = state.ledger.counts + added + one.segment_noise + one.interval_noise
             noise.watched = mechanism.queries.values(sums)
         state, release = mechanism.step(state, t, parts(event), noise)
         answers.append(release.of_key[0])
-        after: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
+        after: Any = state.by_key[0]  # type: ignore[attr-defined]  # of a MaxState
         run = after.segment, after.interval
         if run > (noise.segment, noise.interval) and not after.stale:
             # The values that tests compare in a run after the event's.
             answers.append(
-                (after.gap, after.outer if after.segment > noise.segment else None)
+                (after.excess, after.largest if after.segment > noise.segment else None)
             )
     return answers
 
@@ -193,16 +193,16 @@ def test_an_event_meets_each_noise_that_is_charged_for_it_once(
 
 def exact_again(mechanism: Any, state: Any, key: int, t: int, noise: MaxNoise) -> None:
     """Plant: a segment's end forgets the noise the sums already have."""
-    one = state.of[key]
-    one.start = np.zeros_like(one.start)
+    one = state.by_key[key]
+    one.segment_noise = np.zeros_like(one.segment_noise)
     END(mechanism, state, key, t, noise)
 
 
 def fresh_again(mechanism: Any, state: Any, key: int, t: int, noise: MaxNoise) -> None:
     """Plant: a close whose interval is counted from tick 1 again at the next one."""
     CLOSE(mechanism, state, key, t, noise)
-    one = state.of[key]
-    one.noise = one.noise * (one.interval % 2)
+    one = state.by_key[key]
+    one.interval_noise = one.interval_noise * (one.interval % 2)
 
 
 END: Callable[..., None] = OrderStatistics._end_segment

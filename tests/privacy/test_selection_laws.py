@@ -250,7 +250,7 @@ def test_above_threshold_stops_at_the_ticks_of_its_law(
     b_tau = 4 / epsilon
     b_mu = 8 / epsilon
     if accounting == "zcdp":
-        test = (mechanism.inner_in_use if inner else mechanism.segments_in_use).above
+        test = (mechanism.inner_in_use if inner else mechanism.segments_in_use).test
         b_tau = float(test.tau_scale)
         b_mu = float(test.mu_scale)
         assert (1 / b_tau + 2 / b_mu) ** 2 / 8 <= mechanism.cost().rho
@@ -273,7 +273,7 @@ def test_above_threshold_stops_at_the_ticks_of_its_law(
                     added = values[t - 1] - (values[t - 2] if t > 1 else 0)
                     run.step(t, {name: {"a": added} for name in names})
                     assert isinstance(run.state, MaxState)
-                    for key, one in run.state.of.items():
+                    for key, one in run.state.by_key.items():
                         if (one.interval if inner else one.segment) > 1:
                             stopped.setdefault(key, t)
                 found.update(stopped.get(key) for key in range(keys))

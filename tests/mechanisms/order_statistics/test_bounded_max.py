@@ -125,7 +125,7 @@ def test_a_tick_that_closes_nothing_stores_nothing(kind: str) -> None:
     run = Run(make(kind, 3, horizon=100), keys=2)
     assert [name for name, _ in run.state.changed()] == ["m00000000", "m00000001"]
     for t in range(1, 101):
-        before = [int(one.since) for one in run.state.of.values()]
+        before = [int(one.since) for one in run.state.by_key.values()]
         of_key = run.step(t, [np.array([5, 0, 0]), np.array([0, 0, 0])])
         closed = [
             f"m{key:08x}" for key in range(2) if of_key[key]["since"] != before[key]
@@ -165,8 +165,8 @@ def test_pure_epsilon_is_as_printed() -> None:
         "bounded_max", 5, epsilon=0.5, accounting="pure", max_items=2, c_max=100
     )
     assert mechanism.inner is not None
-    assert mechanism.inner.above.tau_scale == 8 and mechanism.inner.above.mu_scale == 16
-    tree = mechanism.inner.noise(mechanism.intervals(1).capacity)
+    assert mechanism.inner.test.tau_scale == 8 and mechanism.inner.test.mu_scale == 16
+    tree = mechanism.inner.counter(mechanism.intervals(1).capacity)
     assert (
         isinstance(tree, LaplaceTree) and tree.levels == 7 and tree.scale == 7 * 2 * 4
     )

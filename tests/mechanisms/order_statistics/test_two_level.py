@@ -60,7 +60,7 @@ def test_pure_epsilon_is_as_printed() -> None:
         "doubling", 40, accounting="pure", epsilon=0.5, max_items=2, horizon=1000
     )
     found = mechanism.segments_in_use
-    assert found.above.tau_scale == 8 and found.above.mu_scale == 16
+    assert found.test.tau_scale == 8 and found.test.mu_scale == 16
     assert found.first == 1 and found.most == 11 and found.threshold(11) >= 1000
     assert found.public()["column"] == "8"
 
@@ -91,15 +91,15 @@ def test_pure_epsilon_is_as_printed_with_half_of_it_for_each_level() -> None:
         mechanism = make(kind, 5, epsilon=2.0, accounting="pure", max_items=2)
         assert mechanism.segments is not None and mechanism.inner is not None
         assert (
-            mechanism.segments.above.tau_scale == 4
-            and mechanism.segments.above.mu_scale == 8
+            mechanism.segments.test.tau_scale == 4
+            and mechanism.segments.test.mu_scale == 8
         )
         assert mechanism.segments.public()["column"] == "4"
         assert (
-            mechanism.inner.above.tau_scale == tau
-            and mechanism.inner.above.mu_scale == mu
+            mechanism.inner.test.tau_scale == tau
+            and mechanism.inner.test.mu_scale == mu
         )
-        assert mechanism.inner.sums == Fraction(1, share)
+        assert mechanism.inner.sums_share == Fraction(1, share)
         assert mechanism.inner.public()["update"] == (
             None if kind == "two_level" else "6"
         )

@@ -184,7 +184,7 @@ def assert_as_printed(mechanism: OrderStatistics, rows: Sequence[Numbers]) -> in
         for key in range(2):
             sums, since = expected[key][t - 1]
             answers = mechanism.queries.answers(
-                np.array(sums, dtype=np.int64), made=since > 0
+                np.array(sums, dtype=np.int64), updated=since > 0
             )
             wanted = answers[0] if len(answers) == 1 else {"answers": answers}
             made += since == t

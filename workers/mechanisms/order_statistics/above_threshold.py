@@ -47,7 +47,11 @@ class AboveThreshold:
 
     @classmethod
     def of(cls, budget: Fraction, max_count: int, *, pure: bool) -> AboveThreshold:
-        """Return the parameters for pure epsilon or rho; e1 is half the span, e2 a quarter."""
+        """Return the parameters for a budget of pure epsilon, else of rho.
+
+        The span e1 + 2 e2 that the budget allows is epsilon, or sqrt(8 rho); e1 is half of it, e2 a
+        quarter. Rounding is to the private side: a smaller span, larger scales.
+        """
         if pure:
             tau, mu = (round_up_scale(part * max_count / budget) for part in (2, 4))
         else:
@@ -69,12 +73,13 @@ class AboveThreshold:
         return self.span**2 / 8 if self.one_sided else self.span
 
     def tv(self, ticks: int) -> float:
-        """Return the total variation distance of one run's noise from its law."""
+        """Bound the total variation distance of the noise of a run of `ticks` from its law."""
         return (
             self._sampler(self.tau_scale).tv + ticks * self._sampler(self.mu_scale).tv
         )
 
     def public(self) -> dict[str, object]:
+        """Return the parameters that determine stops from values and noise, as JSON."""
         return {
             "tau_scale": str(self.tau_scale),
             "mu_scale": str(self.mu_scale),
@@ -85,10 +90,11 @@ class AboveThreshold:
     def bounds(self, runs_beta: float, ticks_beta: float) -> tuple[float, float]:
         """Return (low, high): a stop means value > threshold - low, else value <= threshold + high.
 
-        A run fails with probability `runs_beta` (tau), a tick with `ticks_beta` (mu).
+        That fails in a run with probability `runs_beta` (by tau), at a tick with `ticks_beta` (mu).
         """
         tau = float(self.tau_scale) * math.log(1 / runs_beta)
         mu = float(self.mu_scale) * math.log(1 / ticks_beta)
+        # Noise on x >= 0: mu alone can make it stop too early, tau alone too late.
         if self.one_sided:
             return mu * _OUTWARD, tau * _OUTWARD
         # One more each: P(|x| > a + 1) <= exp(-a/b) for two-sided integer noise and every real a.
@@ -105,7 +111,10 @@ class AboveThreshold:
     def mu_block(
         self, stream: NoiseStream, use: int, tag: Tags, block: int
     ) -> list[int]:
-        """Return `mu` of one tag for a block of cells (use, t): the same words, drawn together."""
+        """Return `mu` of one tag, (1, 2), at all ticks t of a block, by the cells (use, t).
+
+        They are drawn together, and the same as one by one.
+        """
         ticks = np.zeros((BLOCK_TICKS, 2), dtype=np.uint64)
         ticks[:, 1] = np.arange(BLOCK_TICKS, dtype=np.uint64) + np.uint64(
             block * BLOCK_TICKS

@@ -2,10 +2,11 @@
 
 Paper 001 is Henzinger, Sricharan, Steiner (docs/mechanisms.md, Papers).
 
-Queries are over the column sums of a declared domain, watched through values g_i, each monotone in
-the sums and moving by at most Dinf when every sum does (001, Definition 8). When one of them has
-grown, the interval closes and the answer is computed from the noisy sums, which are already
-private. Before the first update all sums are zero, and no label is named.
+A column is a declared label, its sum the running count. Queries are over the column sums, watched
+through values g_i, each monotone in the sums and moving by at most Dinf when every sum does (001,
+Definition 8). When one of them has grown, the interval closes and the answer is computed from the
+noisy sums, which are already private. Before the first such update all sums are zero, and no label
+is named. d is the number of columns, k that of watched values.
 
     setting           watched values                     answer
     max               the largest sum                    the largest noisy sum (MAXSUM)
@@ -90,6 +91,7 @@ class Queries(Frozen):
             re.match("argmax|top_k_select", query) for query in self.asked
         )
         self._watches_all = "histogram" in self.asked
+        # Of the sums that are watched, unless all are.
         ranks: set[int] = set()
         if not self._watches_all:
             ranks.update(*(watched(query, columns) for query in self.asked))
@@ -105,27 +107,28 @@ class Queries(Frozen):
             return np.array([sums.max()])
         return np.partition(sums, self._ranks)[self._ranks]
 
-    def answers(self, sums: Longs, *, made: bool = True) -> list[dict[str, object]]:
+    def answers(self, sums: Longs, *, updated: bool = True) -> list[dict[str, object]]:
         """Return a published record per query, from noisy sums (d,).
 
-        `made` False: there are none yet, and the sums are zeros that name no label.
+        `updated` False: before the first update, when the sums are zeros that name no label.
         """
         return [
-            {"query": query, "value": self._answer(query, sums, made)}
+            {"query": query, "value": self._answer(query, sums, updated)}
             for query in self.asked
         ]
 
-    def _answer(self, query: str, sums: Longs, made: bool) -> object:
-        """Return the value that answers a query about column sums; see the module."""
+    def _answer(self, query: str, sums: Longs, updated: bool) -> object:
+        """Return what a query's published record has as its value, by the module's table."""
         name, _, parameter = query.partition(":")
         if name == "histogram":
             return list(map(list, zip(self._labels, sums.tolist(), strict=True)))
         if name == "argmax":
-            return self._labels[int(np.argmax(sums))] if made else None
+            return self._labels[int(np.argmax(sums))] if updated else None
         if name == "top_k":
             return np.sort(sums)[::-1][: int(parameter)].tolist()
         if name == "top_k_select":
-            chosen = np.argsort(-sums, kind="stable")[: int(parameter) if made else 0]
+            number = int(parameter) if updated else 0
+            chosen = np.argsort(-sums, kind="stable")[:number]
             return [self._labels[row] for row in chosen.tolist()]
         (rank,) = watched(query, len(sums))
         return int(np.partition(sums, rank)[rank])
@@ -133,7 +136,8 @@ class Queries(Frozen):
 
 # Queries that watch one value.
 _SINGLE = ("max", "argmax", "min", "quantile")
-# Above any column or update sampler's tv: tables have below 2^27 thresholds, each off by 2^-128.
+# Above the total variation distance from its law of any noise of a column or update: tables have
+# below 2^27 thresholds, each off by 2^-128.
 CELL_TV = 2.0**-100
 Query = Annotated[str, Meta(pattern=QUERY)]
 
@@ -153,6 +157,7 @@ class OrderStatisticConfig(HistogramConfig, frozen=True, kw_only=True):
     ] = 0.05
 
     def complaints(self) -> Iterator[str]:
+        """Yield what is wrong with the settings, as sentences for the operator."""
         yield from super().complaints()
         if self.accounting == "pure" and self.epsilon is None:
             yield 'accounting = "pure": needs epsilon, not rho'
@@ -166,11 +171,15 @@ class OrderStatisticConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @classmethod
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        """Yield this mechanism's own settings with which a plan compares it with `other`.
+
+        They ask the first query of `other` that watches one value, in zCDP.
+        """
         queries = (one for one in other.asked if one.partition(":")[0] in _SINGLE)
-        found = cls._query_settings(next(queries, "max"))
+        compared = cls._query_settings(next(queries, "max"))
         if getattr(other, "accounting", "zcdp") == "pure":
-            found["accounting"] = "zcdp"
-        yield found
+            compared["accounting"] = "zcdp"
+        yield compared
 
     @classmethod
     def _query_settings(cls, query: str) -> dict[str, Any]:
@@ -224,7 +233,8 @@ def shares_of(
 ) -> dict[str, Fraction]:
     """Return each part's share of the budget, of epsilon if accounting is pure, else of rho.
 
-    `weights` has each part's weight in zCDP and in pure accounting.
+    Parts are what is paid for separately, such as "test" or "sums" (`engine`). `weights` has each
+    part's weight, (in zCDP, in pure accounting).
     """
     if config.pure:
         total = Fraction(config.epsilon or 0)
@@ -235,8 +245,9 @@ def shares_of(
                 config.epsilon or 0.0, config.delta * (1 - NUMERICAL_SHARE)
             )
         total = Fraction(rho)
-    weight = {part: pair[config.pure] for part, pair in weights.items()}
-    return {part: total * one / sum(weight.values()) for part, one in weight.items()}
+    weight_of = {part: pair[config.pure] for part, pair in weights.items()}
+    of_all = sum(weight_of.values())
+    return {part: total * weight / of_all for part, weight in weight_of.items()}
 
 
 def combined_cost(
@@ -247,8 +258,9 @@ def combined_cost(
 ) -> PrivacyCost:
     """Return the combined cost of the parts, after their noise was rounded up.
 
-    `spent` is each part's rho (or pure epsilon); `tv` the total variation distance from their laws
-    of all noise over one event's true values. Raises ValueError if either is too large.
+    `shares` is what each part may spend, `spent` what it spends: rho, or pure epsilon. `tv` is the
+    total variation distance from their laws of all noise over one event's true values. Raises
+    ValueError if a part spends more, or delta cannot cover `tv`.
     """
     over = [part for part, amount in spent.items() if amount > shares[part]]
     if over:
@@ -256,6 +268,7 @@ def combined_cost(
     total = sum(shares.values(), Fraction(0))
     epsilon = config.epsilon
     if config.pure:
+        # epsilon-DP is epsilon^2 / 2-zCDP.
         rho = float_up(total**2 / 2)
     else:
         rho = float_up(min(total, sum(spent.values(), Fraction(0))))

@@ -1,11 +1,18 @@
 """Engine of the order statistics: doubling segments and the intervals within them.
 
 Paper 001 is Henzinger, Sricharan, Steiner (docs/mechanisms.md, Papers). d is the number of columns
-(declared labels), T that of ticks, D the most columns that an event changes.
+(declared labels, whose sums are running counts), T that of ticks, D the most columns that an event
+changes, by at most Dinf.
 
+An epoch is divided into segments, outer level, and a segment into intervals, inner level; each ends
+where a test, AboveThreshold, stops: noise tau on a threshold for a run of ticks, and noise mu on
+the value at each tick. Only then the published answer changes. Some mechanisms have one level only.
 A tick that ends no segment and closes no interval costs a few integer comparisons per stream key.
-An event changes D columns by at most Dinf. Source: 001 Algorithms 2, 3, 5 to 8, 10 to 13, 15 to 17,
-as corrected below.
+Source: 001 Algorithms 2, 3, 5 to 8, 10 to 13, 15 to 17, as corrected below.
+
+The budget is divided into parts: "outer_test" and "columns" (the noise G) of segments, "test",
+"sums" (the noise N) and, with several watched values, "updates" (the noise u_i) of intervals. A
+part's budget is rho, or epsilon where accounting is pure.
 
 Noise cells (column noise uses the columns' tags, all other noise the stream key's tag):
 
@@ -134,20 +141,20 @@ class KeyState:
     # (k,), K_i of the watched values.
     thresholds: Longs
     # (d,), noise of the columns: G of the segment, N of the interval.
-    start: Longs
-    noise: Longs
+    segment_noise: Longs
+    interval_noise: Longs
     # (d,), the noisy sums that the answer is computed from.
     shown: Longs
     # Whether it has changed since it was stored. What follows is not stored.
     changed: bool = True
-    # Whether counts have changed since `gap` and `outer` were computed.
+    # Whether counts have changed since `excess` and `largest` were computed.
     stale: bool = True
-    # The most by which a watched value exceeds its threshold, before noise.
-    gap: int = 0
-    # The largest watched value.
-    outer: int = 0
-    # The noise of the thresholds, one for each run of AboveThreshold; None until it is drawn.
-    tau: int | None = None
+    # The inner test's value: the most by which a watched value exceeds its threshold.
+    excess: int = 0
+    # The outer test's value: the largest watched value.
+    largest: int = 0
+    # The noise of the thresholds, one for each run of a test; None until it is drawn.
+    inner_tau: int | None = None
     outer_tau: int | None = None
     # Empty until it is made.
     answer: Mapping[str, object] = field(default_factory=dict)
@@ -158,9 +165,10 @@ class KeyState:
     def encode(self) -> bytes:
         """Return the stored form, without the version byte: see the module."""
         k = len(self.thresholds)
-        d = len(self.start)
+        d = len(self.shown)
         head = np.array((self.segment, self.interval, self.since, k, d))
-        parts = (head, self.thresholds, self.start, self.noise, self.shown)
+        noise = (self.segment_noise, self.interval_noise)
+        parts = (head, self.thresholds, *noise, self.shown)
         return np.concatenate(parts).astype("<i8").tobytes()
 
     @classmethod
@@ -178,9 +186,16 @@ class KeyState:
         if not possible or len(numbers) != k + 3 * d:
             raise StateRefused("stored state of a partition is truncated or damaged")
         parts = np.split(numbers, [k, k + d, k + 2 * d])
-        thresholds, start, noise, shown = (part.copy() for part in parts)
+        thresholds, segment_noise, interval_noise, shown = (p.copy() for p in parts)
         return cls(
-            segment, interval, since, thresholds, start, noise, shown, changed=False
+            segment,
+            interval,
+            since,
+            thresholds,
+            segment_noise,
+            interval_noise,
+            shown,
+            changed=False,
         )
 
 
@@ -189,11 +204,12 @@ class MaxState(State):
 
     def __init__(self) -> None:
         super().__init__()
-        self.of: dict[int, KeyState] = {}
+        self.by_key: dict[int, KeyState] = {}
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
+        """Return the blocks to store, of stream keys that changed since the last call."""
         blocks: list[tuple[str, bytes]] = []
-        for key, state in sorted(self.of.items()):
+        for key, state in sorted(self.by_key.items()):
             if state.changed:
                 state.changed = False
                 block = bytes((BLOCK_VERSION,)) + state.encode()
@@ -201,10 +217,11 @@ class MaxState(State):
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
+        """Take back a block that `changed` returned."""
         if not _BLOCK_NAME.fullmatch(name):
             raise unknown_block(name)
         numbers = body_of(name, block, BLOCK_VERSION)
-        self.of[int(name[1:], 16)] = KeyState.decode(numbers)
+        self.by_key[int(name[1:], 16)] = KeyState.decode(numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +264,7 @@ class OneVector:
         return normal_bound(float(self.parameter), 1, beta) + 0.5
 
     def sum_bound(self, times: int, beta: float) -> float:
-        """Bound the absolute sum of one entry's noise over `times` vectors."""
+        """Bound the absolute sum of one entry's noise over `times` vectors, with failure beta."""
         if isinstance(self.sampler, DiscreteLaplace):
             return laplace_sum(times, float(self.parameter), 1, beta)
         return normal_bound(times * float(self.parameter), 1, beta) + 0.5
@@ -291,8 +308,9 @@ class IntervalRule(Frozen):
         pure = config.pure
         self.config = config
         self.k = k
-        self.sums = share["sums"]
-        self.above = AboveThreshold.of(share["test"], max_count, pure=pure)
+        self.sums_share = share["sums"]
+        self.test = AboveThreshold.of(share["test"], max_count, pure=pure)
+        # u_i of all k values; None: with one value the threshold always rises.
         update = share.get("updates")
         self.update = (
             None if update is None else OneVector.of(update, k, max_count, pure=pure)
@@ -302,13 +320,16 @@ class IntervalRule(Frozen):
     def spent(self) -> dict[str, Fraction]:
         """The cost of each part, of all intervals together: rho, or epsilon if pure."""
         updates = {} if self.update is None else {"updates": self.update.spent}
-        return {"test": self.above.spent, "sums": self.sums, **updates}
+        return {"test": self.test.spent, "sums": self.sums_share, **updates}
 
     @property
     def tv(self) -> float:
-        """Total variation distance of the noise that covers one event's true values."""
-        cells = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
-        return self.above.tv(self.config.ticks) + cells * CELL_TV
+        """Total variation distance from its law of the noise that covers one event's true values.
+
+        An event is in one node a level of its columns' counters, and in one update.
+        """
+        noise_values = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
+        return self.test.tv(self.config.ticks) + noise_values * CELL_TV
 
     def intervals(
         self, growth: int, beta: float, start_error: float = 0.0
@@ -321,6 +342,7 @@ class IntervalRule(Frozen):
             start_error: alpha_G, the error of the sums that the run begins with.
         """
         if self.config.pure:
+            # As printed: n = k growth.
             capacity = min(self.k * growth, MOST_INTERVALS)
             return self._numbers(capacity, growth, beta, start_error)
         # The power of two with the least error; more intervals than ticks are of no use.
@@ -331,27 +353,30 @@ class IntervalRule(Frozen):
         )
         return min(candidates, key=lambda numbers: numbers.error)
 
-    def noise(self, capacity: int) -> Counter | LaplaceTree:
+    def counter(self, capacity: int) -> Counter | LaplaceTree:
         """Return H, the counter of column noise, for `capacity` intervals."""
         config = self.config
+        # D Dinf, in the l1 norm.
         sensitivity = config.most_columns * config.max_count
         if config.pure:
-            return laplace_tree(capacity, self.sums, sensitivity)
-        rho_item = float(self.sums / (sensitivity * config.max_count))
+            return laplace_tree(capacity, self.sums_share, sensitivity)
+        # Of each column changed by one: rho / (D Dinf^2), rounded down.
+        rho_item = float(self.sums_share / (sensitivity * config.max_count))
         rho_item = math.nextafter(rho_item, 0.0)
         return make_counter(config.counter, capacity, rho_item, config.radix)
 
     def column_variance(self, capacity: int) -> float:
         """Return a bound on the variance of N, the noise of a column."""
-        noise = self.noise(capacity)
-        if isinstance(noise, LaplaceTree):
-            return noise.levels * noise.variance
-        return noise.worst_variance() + ROUNDING
+        counter = self.counter(capacity)
+        if isinstance(counter, LaplaceTree):
+            return counter.levels * counter.variance
+        return counter.worst_variance() + ROUNDING
 
     def public(self) -> dict[str, object]:
+        """Return the parameters that determine intervals from sums and noise, as JSON."""
         return {
-            "above_threshold": self.above.public(),
-            "sums": str(self.sums),
+            "above_threshold": self.test.public(),
+            "sums": str(self.sums_share),
             "counter": LaplaceTree.kind if self.config.pure else self.config.counter,
             "radix": self.config.radix,
             "update": None if self.update is None else str(self.update.parameter),
@@ -360,40 +385,44 @@ class IntervalRule(Frozen):
     def _numbers(
         self, n: int, growth: int, beta: float, start_error: float
     ) -> Intervals:
-        """Return the numbers of a run with capacity n; the other arguments as in `intervals`.
+        """Return the numbers of a run with capacity n, by the module's formulas.
 
-        The formulas are the module's. Of beta, tau, mu and u have a sixth each, and H has a third.
+        `growth` is Delta, `start_error` alpha_G, and `beta` the probability with which the error
+        may be larger: tau, mu and u have a sixth of it each, and H has a third.
         """
-        low, high = self.above.bounds(
+        low, high = self.test.bounds(
             beta / (6 * (n + 1)), beta / (6 * self.config.ticks)
         )
-        noise = self._sums_error(n, beta / 3)
+        # e, alpha_U and C; with one watched value there are no updates, and low stands for C.
+        e = self._sums_error(n, beta / 3)
+        alpha_u = 0.0
         clearance = 0
-        extra = 0.0
-        short = low
+        low_or_c = low
         if self.update is not None:
-            extra = self.update.bound(beta / 6 / (self.k * n))
-            least = low + extra
+            alpha_u = self.update.bound(beta / 6 / (self.k * n))
+            least = low + alpha_u
             if self.config.pure:
                 # 18/eps (k ln(6 k Delta / beta) + ln(6 T / beta)); tau has scale 6/eps.
                 logs = self.k * math.log(6 * n / beta) + math.log(
                     6 * self.config.ticks / beta
                 )
-                least = max(3 * float(self.above.tau_scale) * logs, least)
-            short = clearance = math.ceil(least)
-        wanted = 3 * (short + noise + start_error)
+                least = max(3 * float(self.test.tau_scale) * logs, least)
+            clearance = math.ceil(least)
+            low_or_c = clearance
+        least_step = 3 * (low_or_c + e + start_error)
         if not self.config.pure:
-            wanted = self.k * (growth + short + extra + noise) / n
-        step = math.ceil(wanted)
-        error = step + short + extra + high + 3 * noise + start_error
-        return Intervals(step, clearance, n, error, noise + start_error)
+            # So large that thresholds rise at most n times.
+            least_step = self.k * (growth + low_or_c + alpha_u + e) / n
+        step = math.ceil(least_step)
+        error = step + low_or_c + alpha_u + high + 3 * e + start_error
+        return Intervals(step, clearance, n, error, spread=e + start_error)
 
     def _sums_error(self, n: int, beta: float) -> float:
-        """Return e: a bound on |N| of every column after every interval."""
+        """Return e: a bound on |N| of every column after each of n intervals."""
         each = beta / (len(self.config.domain) * n)
-        noise = self.noise(n)
-        if isinstance(noise, LaplaceTree):
-            return laplace_sum(noise.levels, float(noise.scale), 1, each)
+        counter = self.counter(n)
+        if isinstance(counter, LaplaceTree):
+            return laplace_sum(counter.levels, float(counter.scale), 1, each)
         return normal_bound(self.column_variance(n), 1, each) + 0.5
 
 
@@ -408,27 +437,30 @@ class Segments(Frozen):
     ) -> None:
         max_count = config.max_count
         pure = config.pure
-        self.above = AboveThreshold.of(share["outer_test"], max_count, pure=pure)
+        self.test = AboveThreshold.of(share["outer_test"], max_count, pure=pure)
+        # The fresh noise of every column where a segment ends.
         self.column = OneVector.of(
             share["columns"], config.most_columns, max_count, pure=pure
         )
         self.columns = len(config.domain)
         self.ticks = config.ticks
         self.beta = beta
+        # The threshold of the first segment, and how many segments there are.
         if pure:
             self.first = 1
             self.most = (config.ticks - 1).bit_length() + 1
         else:
+            # The power of two above low + high, as noise alone ends segments below it.
             self.first = 1 << math.ceil(math.log2(max(1.0, sum(self.bounds(1)))))
             self.most = MOST_SEGMENTS
 
     @property
     def spent(self) -> dict[str, Fraction]:
-        return {"outer_test": self.above.spent, "columns": self.column.spent}
+        return {"outer_test": self.test.spent, "columns": self.column.spent}
 
     @property
     def tv(self) -> float:
-        return self.above.tv(self.ticks) + self.column.changed * CELL_TV
+        return self.test.tv(self.ticks) + self.column.changed * CELL_TV
 
     def threshold(self, segment: int) -> int:
         """Return K_j."""
@@ -436,10 +468,10 @@ class Segments(Frozen):
 
     def bounds(self, segment: int) -> tuple[float, float]:
         """Return (low, high) of AboveThreshold: thirds of beta for all segments and all ticks."""
-        return self.above.bounds(self._part(segment), self.beta / (3 * self.ticks))
+        return self.test.bounds(self._part(segment), self.beta / (3 * self.ticks))
 
     def column_error(self, segment: int) -> float:
-        """Return alpha_G: a bound on |G_j| of every column."""
+        """Return alpha_G: a bound on |G_j| of every column, the noise of j - 1 segment ends."""
         if segment == 1:
             return 0.0
         return self.column.sum_bound(segment - 1, self._part(segment) / self.columns)
@@ -451,20 +483,22 @@ class Segments(Frozen):
         Printed: 2^(j-1) + 2 alpha_DM, with log2 T for L.
         """
         low, high = self.bounds(segment)
-        noise = self.column_error(segment)
-        if self.above.one_sided:
-            return math.ceil(self.threshold(segment) + high + noise)
-        return math.ceil(self.threshold(segment) + 2 * (low + noise + self.most))
+        alpha_g = self.column_error(segment)
+        # One-sided noise is that of zCDP; for pure epsilon as printed.
+        if self.test.one_sided:
+            return math.ceil(self.threshold(segment) + high + alpha_g)
+        return math.ceil(self.threshold(segment) + 2 * (low + alpha_g + self.most))
 
     def column_variance(self, segment: int) -> float:
         return (segment - 1) * self.column.variance
 
     def public(self) -> dict[str, object]:
+        """Return the parameters that determine segments from sums and noise, as JSON."""
         return {
-            "above_threshold": self.above.public(),
+            "above_threshold": self.test.public(),
             "column": str(self.column.parameter),
             "column_law": "discrete gaussian"
-            if self.above.one_sided
+            if self.test.one_sided
             else "discrete laplace",
             "first": self.first,
             "most": self.most,
@@ -487,7 +521,7 @@ class MaxNoise:
     def __init__(self, mechanism: OrderStatistics, stream: NoiseStream) -> None:
         self._mechanism = mechanism
         self._stream = stream
-        # By use and stream key: the number of a block of ticks, and the mu of its ticks.
+        # By use and stream key: the number of a block of ticks, and mu at each of its ticks.
         self._blocks: dict[tuple[int, int], tuple[int, list[int]]] = {}
 
     def at(self, t: int, tags: Tags) -> Longs:
@@ -496,30 +530,31 @@ class MaxNoise:
         raise TypeError(f"this mechanism has no noise of a row at a tick: {closes}")
 
     def outer_tau(self, tag: Tags, segment: int) -> int:
-        test = self._mechanism.segments_in_use.above
+        test = self._mechanism.segments_in_use.test
         return int(test.tau(self._stream, (OUTER_TAU << 56, segment), tag)[0])
 
     def outer_mu(self, key: int, tag: Tags, t: int) -> int:
-        return self._mu(self._mechanism.segments_in_use.above, OUTER_MU, key, tag, t)
+        return self._mu(self._mechanism.segments_in_use.test, OUTER_MU, key, tag, t)
 
     def outer_columns(self, tags: Tags, segment: int) -> Longs:
         column = self._mechanism.segments_in_use.column
         return column.sampler.values(self._stream, (OUTER_COLUMNS << 56, segment), tags)
 
     def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
-        test = self._mechanism.inner_in_use.above
+        test = self._mechanism.inner_in_use.test
         cell = (INNER_TAU << 56 | segment, interval)
         return int(test.tau(self._stream, cell, tag)[0])
 
     def inner_mu(self, key: int, tag: Tags, t: int) -> int:
-        return self._mu(self._mechanism.inner_in_use.above, INNER_MU, key, tag, t)
+        return self._mu(self._mechanism.inner_in_use.test, INNER_MU, key, tag, t)
 
     def inner_columns(self, tags: Tags, segment: int, interval: int) -> Longs:
         """Return N, the noise of each column after an interval of a segment."""
-        place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
-        # A word is AES(tag XOR cell), so the segment may be XORed into the tag instead.
+        of_segment = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
+        # A word is AES(tag XOR cell), and the counter knows cells of its own only: the segment is
+        # XORed into the tag instead.
         return self._mechanism.sum_noise(segment).draw(
-            self._stream, interval, tags ^ place
+            self._stream, interval, tags ^ of_segment
         )
 
     def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Longs:
@@ -527,10 +562,12 @@ class MaxNoise:
         update = self._mechanism.inner_in_use.update
         if update is None:
             return np.zeros(k, dtype=np.int64)
-        cells = np.zeros((k, 2), dtype=np.uint64)
-        cells[:, 1] = np.arange(k, dtype=np.uint64)
+        # A word is AES(tag XOR cell): i, in the cell's low bits, is XORed into the tag, and one
+        # call draws all.
+        indices = np.zeros((k, 2), dtype=np.uint64)
+        indices[:, 1] = np.arange(k, dtype=np.uint64)
         cell = UPDATES << 56 | segment, interval << _INDEX_BITS
-        return update.sampler.values(self._stream, cell, cells ^ tag)
+        return update.sampler.values(self._stream, cell, indices ^ tag)
 
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
         """Return the noise of a test at a tick, drawn with a block of ticks and kept."""
@@ -554,8 +591,8 @@ class OrderStatistics(Mechanism):
 
     law = "sum"
     config: OrderStatisticConfig
-    # Each part's weight in the budget: (in zCDP, in pure accounting as the paper prints it). With
-    # "columns" there are segments, with "sums" there are intervals.
+    # Each part's weight in the budget: (in zCDP, in pure accounting as the paper prints it), with
+    # one watched value and with several. With "columns" there are segments, with "sums" intervals.
     weights: Mapping[str, tuple[int, int]] = MappingProxyType({})
     weights_of_several: Mapping[str, tuple[int, int]] = MappingProxyType({})
     segments: Segments | None = None
@@ -569,6 +606,7 @@ class OrderStatistics(Mechanism):
         spent = dict[str, Fraction]()
         tv = 0.0
         if "columns" in share:
+            # The levels share beta.
             beta = config.beta / (2 if "sums" in share else 1)
             self.segments = Segments(config, share, beta)
             spent = self.segments.spent
@@ -582,7 +620,7 @@ class OrderStatistics(Mechanism):
         numbered = range(1, (self.segments.most if self.segments else 1) + 1)
         inner = self.inner
         self._intervals = tuple(
-            self._make_intervals(inner, j) for j in numbered if inner
+            self._make_intervals(inner, segment) for segment in numbered if inner
         )
 
     def intervals(self, segment: int) -> Intervals:
@@ -599,7 +637,10 @@ class OrderStatistics(Mechanism):
         )
 
     def error(self, segment: int) -> float:
-        """Bound the error of answers (labels: of their sums), probability 1 - beta an epoch."""
+        """Bound the error of answers in a segment, with probability 1 - beta over the epoch.
+
+        Of an answer that names labels it bounds how much less their sums may be than they should.
+        """
         if self.inner is not None:
             numbers = self.intervals(segment)
             return numbers.error + (
@@ -612,6 +653,7 @@ class OrderStatistics(Mechanism):
         return self.error(1)
 
     def segments_up_to(self, most: int) -> Iterator[tuple[int, int, float]]:
+        """Yield (number, threshold, error of answers) of the first `most` segments, for a plan."""
         if self.segments is not None:
             for segment in range(1, min(most, self.segments.most) + 1):
                 error = self.error(segment)
@@ -627,6 +669,7 @@ class OrderStatistics(Mechanism):
         return RowBytes(per_key=kept + _BLOCKS_KEPT, note=note)
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        """Yield the error of answers, where it is the same in the whole epoch."""
         if self.segments is None:
             error = float(round(self.error(1), 4))
             meaning = "no answer is off by more, with probability 1 - beta, up to c_max"
@@ -670,6 +713,7 @@ class OrderStatistics(Mechanism):
         return segments.most
 
     def _parameters(self) -> Mapping[str, object]:
+        """Return the public parameters of which the mechanism id, and so its noise, is a hash."""
         config = self.config
         parameters: dict[str, object] = {
             "accounting": config.accounting,
@@ -695,6 +739,7 @@ class OrderStatistics(Mechanism):
         variance = 0.0
         segment = 1
         if self.segments is not None:
+            # A tick ends at most one segment.
             segment = min(t + 1, self.segments.most)
             variance += self.segments.column_variance(segment)
         if self.inner is not None:
@@ -716,9 +761,14 @@ class OrderStatistics(Mechanism):
         """Begin a stream key with no answer, all counts at zero, and its first thresholds."""
         super().prepare_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
-        thresholds = self._first_thresholds(zeros, 1)
-        expect_type(MaxState, state).of[key] = KeyState(
-            1, 1, 0, thresholds, zeros, zeros, zeros
+        expect_type(MaxState, state).by_key[key] = KeyState(
+            segment=1,
+            interval=1,
+            since=0,
+            thresholds=self._first_thresholds(zeros, 1),
+            segment_noise=zeros,
+            interval_noise=zeros,
+            shown=zeros,
         )
 
     def step(
@@ -730,10 +780,11 @@ class OrderStatistics(Mechanism):
         noise = expect_type(MaxNoise, noise)
         state.merge(contributions, add_rows=False)
         for _, key_index in contributions:
+            # -1: a stream key that this histogram does not serve.
             for key in key_index[key_index >= 0].tolist():
-                state.of[key].stale = True
+                state.by_key[key].stale = True
         answers = {
-            key: self._tick(state, key, t, noise) for key in range(len(state.of))
+            key: self._tick(state, key, t, noise) for key in range(len(state.by_key))
         }
         return state, Answers(answers, None)
 
@@ -741,47 +792,50 @@ class OrderStatistics(Mechanism):
         self, state: MaxState, key: int, t: int, noise: MaxNoise
     ) -> Mapping[str, object]:
         """Return a stream key's answer at tick t, after the tests that may renew it."""
-        key_state = state.of[key]
+        key_state = state.by_key[key]
         tag = state.key_tags[key : key + 1]
+        # What the tests look at changes only with counts, thresholds and noise.
         if key_state.stale:
-            sums = self._sums(state, key) + key_state.start
+            sums = self._sums(state, key) + key_state.segment_noise
             if self.segments is not None:
-                key_state.outer = int(self.queries.values(sums).max())
+                key_state.largest = int(self.queries.values(sums).max())
             if self.inner is not None:
-                watched = self.queries.values(sums + key_state.noise)
-                key_state.gap = int((watched - key_state.thresholds).max())
+                watched = self.queries.values(sums + key_state.interval_noise)
+                key_state.excess = int((watched - key_state.thresholds).max())
             key_state.stale = False
         # First whether the segment ends: that renews everything else.
         if self.segments is not None and key_state.segment < self.segments.most:
             if key_state.outer_tau is None:
                 key_state.outer_tau = noise.outer_tau(tag, key_state.segment)
             threshold = self.segments.threshold(key_state.segment) + key_state.outer_tau
-            if key_state.outer + noise.outer_mu(key, tag, t) > threshold:
+            if key_state.largest + noise.outer_mu(key, tag, t) > threshold:
                 self._end_segment(state, key, t, noise)
                 return self._answer(key_state)
+        # Then whether the interval closes, while there is noise for another.
         if (
             self.inner is not None
             and key_state.interval <= self.intervals(key_state.segment).capacity
         ):
-            if key_state.tau is None:
-                key_state.tau = noise.inner_tau(
+            if key_state.inner_tau is None:
+                key_state.inner_tau = noise.inner_tau(
                     tag, key_state.segment, key_state.interval
                 )
-            if key_state.gap + noise.inner_mu(key, tag, t) > key_state.tau:
+            if key_state.excess + noise.inner_mu(key, tag, t) > key_state.inner_tau:
                 self._close_interval(state, key, t, noise)
         return self._answer(key_state)
 
     def _end_segment(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
         """Begin the next segment: publish all sums with fresh noise."""
-        key_state = state.of[key]
-        key_state.start = key_state.start + noise.outer_columns(
+        key_state = state.by_key[key]
+        # In addition to that of earlier segments.
+        key_state.segment_noise = key_state.segment_noise + noise.outer_columns(
             self._tags(state, key), key_state.segment
         )
-        key_state.noise = np.zeros_like(key_state.noise)
+        key_state.interval_noise = np.zeros_like(key_state.interval_noise)
         key_state.segment = key_state.segment + 1
         key_state.interval = 1
         key_state.outer_tau = None
-        key_state.shown = self._sums(state, key) + key_state.start
+        key_state.shown = self._sums(state, key) + key_state.segment_noise
         key_state.thresholds = self._first_thresholds(
             key_state.shown, key_state.segment
         )
@@ -790,10 +844,13 @@ class OrderStatistics(Mechanism):
     def _close_interval(
         self, state: MaxState, key: int, t: int, noise: MaxNoise
     ) -> None:
-        """Begin the next interval: raise reached thresholds, renew the sums."""
-        key_state = state.of[key]
+        """Begin the next interval: raise reached thresholds, then publish the sums with new N.
+
+        Thresholds are compared with the sums as the test saw them, with the interval's old N.
+        """
+        key_state = state.by_key[key]
         numbers = self.intervals(key_state.segment)
-        sums = self._sums(state, key) + key_state.start
+        sums = self._sums(state, key) + key_state.segment_noise
         if self.queries.k == 1:
             key_state.thresholds = key_state.thresholds + numbers.step
         else:
@@ -802,20 +859,23 @@ class OrderStatistics(Mechanism):
             update = noise.updates(
                 tag, key_state.segment, key_state.interval, self.queries.k
             )
-            watched = self.queries.values(sums + key_state.noise) + update
+            watched = self.queries.values(sums + key_state.interval_noise) + update
             reached = watched > key_state.thresholds - numbers.clearance
             key_state.thresholds = key_state.thresholds + numbers.step * reached
-        key_state.noise = noise.inner_columns(
+        key_state.interval_noise = noise.inner_columns(
             self._tags(state, key), key_state.segment, key_state.interval
         )
         key_state.interval += 1
-        key_state.shown = sums + key_state.noise
+        key_state.shown = sums + key_state.interval_noise
         self._mark_changed(key_state, t)
 
     def _mark_changed(self, key_state: KeyState, t: int) -> None:
-        """Note that sums and thresholds are new at tick t, to be stored; a new run begins."""
+        """Note that sums and thresholds are new at tick t, to be stored; the inner test restarts.
+
+        The outer test goes on unless its segment has ended.
+        """
         key_state.since = t
-        key_state.tau = None
+        key_state.inner_tau = None
         key_state.answer = {}
         key_state.changed = True
         key_state.stale = True
@@ -830,10 +890,11 @@ class OrderStatistics(Mechanism):
         """Return the published answer, made once for the sums that are shown."""
         if not key_state.answer:
             since = key_state.since
-            answers = self.queries.answers(key_state.shown, made=since > 0)
-            head = answers[0] if len(answers) == 1 else {"answers": answers}
+            records = self.queries.answers(key_state.shown, updated=since > 0)
+            # Of one query the record itself.
+            answer = records[0] if len(records) == 1 else {"answers": records}
             error = round(self.error(key_state.segment), 4)
-            key_state.answer = {**head, "since": since, "error": error}
+            key_state.answer = {**answer, "since": since, "error": error}
         return key_state.answer
 
     def _sums(self, state: MaxState, key: int) -> Longs:
@@ -854,4 +915,4 @@ class OrderStatistics(Mechanism):
         return expect_type(IntervalRule, self.inner)
 
     def sum_noise(self, segment: int) -> Counter | LaplaceTree:
-        return self.inner_in_use.noise(self.intervals(segment).capacity)
+        return self.inner_in_use.counter(self.intervals(segment).capacity)

@@ -2,6 +2,14 @@
 
 Paper 001 is Henzinger, Sricharan, Steiner (docs/mechanisms.md, Papers).
 
+Each answers queries about column sums, the running counts of declared labels. An epoch is divided
+into segments, outer level, which end when the largest watched value reaches a threshold that
+doubles, and a segment into intervals, inner level, which close when a watched value has grown by a
+step. Only then the answer changes. A class's `weights` divide the budget between its parts, (in
+zCDP, in pure accounting as printed): "outer_test" and "columns" of segments, "test", "sums" and
+"updates" of intervals. Settings declare in `about` what tables (`order`), plans (`answers`, `on`
+which figures the stated noise is) and the dashboard (`page`) say of the mechanism.
+
 `two_level` (one order statistic) and `two_level_k` (several) need no known bound: doubling
 segments, and in each a run of intervals that begins at its noisy sums, with its growth bound as
 reach. The error depends on the logarithm of the largest value where a counter's depends on that of
@@ -74,7 +82,7 @@ class BoundedMaxConfig(OneQueryConfig, frozen=True, kw_only=True, tag="bounded_m
 class BoundedMax(OrderStatistics):
     """One run of intervals over the whole epoch."""
 
-    # In zCDP equal shares are within a few per cent of the least error.
+    # By part: (in zCDP, pure). In zCDP equal shares are within a few per cent of the least error.
     weights = MappingProxyType({"test": (1, 1), "sums": (1, 1)})
 
     configs = (BoundedMaxConfig,)
@@ -105,6 +113,7 @@ class Doubling(OrderStatistics):
     """Segments alone: a new answer where one ends."""
 
     configs = (DoublingConfig,)
+    # By part: (in zCDP, pure).
     weights = MappingProxyType({"outer_test": (1, 1), "columns": (1, 1)})
 
     @property
@@ -112,22 +121,25 @@ class Doubling(OrderStatistics):
         return "Henzinger, Sricharan, Steiner: Theorem 2"
 
     def _error_in(self, segment: int, value: int) -> float:
-        """Bound the error in a segment, which is smaller than the published one.
+        """Bound the error in a segment if no watched value passes V = `value`.
 
-        The true value of segment j lies between K_(j-1) - low - |G_(j-1)|, since the previous
-        segment has ended, and min(V, K_j + high + |G_j|); the answer is the value at the segment's
-        start, off by |G_j|.
+        It is smaller than the published one. The true value in segment j lies between K_(j-1) - low
+        - |G_(j-1)|, since the previous segment has ended, and min(V, K_j + high + |G_j|), with K_j
+        the segment's threshold, G_j the columns' noise and low, high the bounds of its test; the
+        answer is the value at the segment's start, off by |G_j|.
         """
         segments = self.segments_in_use
-        error = segments.column_error(segment)
-        above = segments.bounds(segment)[1]
-        high = min(float(value), segments.threshold(segment) + above + error)
-        low = 0.0
+        column_error = segments.column_error(segment)
+        _, high = segments.bounds(segment)
+        largest = segments.threshold(segment) + high + column_error
+        largest = min(float(value), largest)
+        smallest = 0.0
         if segment > 1:
             before = segment - 1
-            low = segments.threshold(before) - segments.bounds(before)[0]
-            low -= segments.column_error(before)
-        return min(self.error(segment), high - max(low, 0.0) + error)
+            low, _ = segments.bounds(before)
+            smallest = segments.threshold(before) - low - segments.column_error(before)
+            smallest = max(smallest, 0.0)
+        return min(self.error(segment), largest - smallest + column_error)
 
 
 class TwoLevelConfig(OneQueryConfig, frozen=True, kw_only=True, tag="two_level"):
@@ -156,8 +168,8 @@ class TwoLevel(OrderStatistics):
     """Segments, and a run of intervals in each."""
 
     configs = (TwoLevelConfig, TwoLevelKConfig)
-    # In zCDP, most goes to the inner "test", which enters every error: "outer_test" only decides
-    # when a segment ends.
+    # By part: (in zCDP, pure); of one watched value, and of several. In zCDP, most goes to the
+    # inner "test", which enters every error: "outer_test" only decides when a segment ends.
     weights = MappingProxyType(
         {"outer_test": (1, 1), "columns": (2, 1), "test": (3, 1), "sums": (2, 1)}
     )
