@@ -44,7 +44,7 @@ def _browser() -> None:
 
 #: Fixture -> what it is called at the end, and what prepares it.
 SUPPLIES: dict[str, tuple[str, Callable[[], AbstractContextManager[str]]]] = {
-    "bootstrap": ("a Kafka broker", broker),
+    "shared_kafka": ("a Kafka broker", broker),
     "own_kafka": ("a Kafka of their own", lambda: _found(kafka_programs)),
     "registry_program": ("a schema registry", lambda: _found(application)),
     "chrome": ("a browser", lambda: _found(_browser)),

@@ -8,5 +8,7 @@ from tests.consumers.scene import Scene, published
 
 
 @pytest.fixture(scope="package")
-def scene(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    yield from published(bootstrap, tmp_path_factory.mktemp("published"))
+def scene(
+    shared_kafka: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scene]:
+    yield from published(shared_kafka, tmp_path_factory.mktemp("published"))

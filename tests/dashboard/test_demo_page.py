@@ -37,6 +37,9 @@ def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(
         page.wait_for_function(live, polling=500)
         # Ticks are counted from midnight on.
         window.reads("#board-title", r"tick [\d,]+$")
+        # The first counts are within the noise, and no numbers: "at most 44".
+        counts = '[...document.querySelectorAll("tr.item .count")].map((one) => one.textContent)'
+        window.shows(f"{counts}.some((count) => /^[\\d,]+$/.test(count))")
         page.click("#follow")
         # A tick may be newer than its exact counts: while they are on their way, their places are empty.
         window.shows(f"{truths}.length === 12 && {truths}.every(Boolean)")
@@ -55,7 +58,7 @@ def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(
             told[label] for _, label, _ in window.rows()
         ]
         assert len(rows) == 12
-        # Counts within the noise are not numbers: "at most 44". An error above 6 sd has a chance of 2e-9.
+        # An error above 6 sd has a chance of 2e-9.
         known = [row for row in rows if row[0] is not None and not math.isnan(row[0])]
         assert known
         assert all(abs(private - exact) <= most for private, exact, most, _ in known)

@@ -170,6 +170,24 @@ class Worker:
 _HANGING_S = 420.0
 
 
+#: Their names, by Kafka's address, until their topics are deleted.
+_SITES: dict[str, set[str]] = {}
+
+
+def delete_topics(bootstrap: str) -> None:
+    """Delete the topics of this process's sites on a Kafka."""
+    names = tuple(_SITES.pop(bootstrap, ()))
+    if not names:
+        return
+    admin = admin_of(Connection(bootstrap))
+    topics = admin.list_topics(timeout=60).topics
+    of_sites = [topic for topic in topics if topic.startswith(names)]
+    if not of_sites:
+        return
+    for deleted in admin.delete_topics(of_sites).values():
+        deleted.result()
+
+
 class Site:
     """A worker name with its own events topic, settings file, key and data directories."""
 
@@ -191,6 +209,7 @@ class Site:
         self.directory = directory
         self.connection = Connection(bootstrap)
         self.name = f"t{uuid.uuid4().hex[:12]}"
+        _SITES.setdefault(bootstrap, set()).add(self.name)
         self._made_ms = now_ms()
         self.topic = f"{self.name}-events"
         several = {f"{self.topic}-{i}": n for i, n in enumerate(topics)}

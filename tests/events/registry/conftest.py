@@ -9,7 +9,7 @@ from tests.registry_server import RegistryServer, registry_server
 
 @pytest.fixture(scope="package")
 def registry(
-    bootstrap: str, registry_program: None, tmp_path_factory: pytest.TempPathFactory
+    shared_kafka: str, registry_program: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RegistryServer]:
-    with registry_server(tmp_path_factory.mktemp("registry"), bootstrap) as server:
+    with registry_server(tmp_path_factory.mktemp("registry"), shared_kafka) as server:
         yield server
