@@ -86,17 +86,18 @@ class OtherWorkers:
             state = stage_topics(worker).release_state
             places[worker] = [(state, partition) for partition in range(counts[state])]
         try:
-            tails = read_newest(
+            newest = read_newest(
                 self.connection, list(chain.from_iterable(places.values()))
             )
             return {
-                worker: [tails[where] for where in each if where in tails]
-                for worker, each in places.items()
+                worker: [newest[where] for where in partitions if where in newest]
+                for worker, partitions in places.items()
             }
         except (StateRefused, KafkaException):
             # One by one, so that an unreadable worker is named, or left out where that is allowed.
             return {
-                worker: self._state(worker, each) for worker, each in places.items()
+                worker: self._state(worker, partitions)
+                for worker, partitions in places.items()
             }
 
     def _state(self, worker: str, places: Sequence[Partition]) -> list[ReleaseProgress]:
@@ -203,8 +204,8 @@ class CeilingGuard:
         connection = self.others.connection
         state = self.others.settings.release_state_topic
         number = max(self.owners, partition_counts(connection).get(state, 0))
-        tails = read_newest(connection, [(state, owner) for owner in range(number)])
-        if published is not None and not tails:
+        newest = read_newest(connection, [(state, owner) for owner in range(number)])
+        if published is not None and not newest:
             raise CeilingReached(
                 f"{self.ceiling}: topic {published} holds snapshots, but "
                 f"{self.others.settings.release_state_topic} has no charge for them: it was deleted or "
@@ -214,7 +215,7 @@ class CeilingGuard:
         self._refreshed = True
         worker = self.others.settings.worker.name
         # `check` gets this partition's own charges, which may be newer than what was read.
-        others = [tails[where] for where in tails if where[1] != self.owner]
+        others = [newest[where] for where in newest if where[1] != self.owner]
         charges = (charges_of(worker, state, self.others.settings) for state in others)
         self.charges = [*chain.from_iterable(charges), *self.others.charges()]
 

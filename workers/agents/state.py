@@ -120,6 +120,7 @@ def check_states(
 
 def emptied_topics(settings: Settings, connection: Connection) -> list[str]:
     """Return the histogram topics that are empty although snapshots were published there."""
+    # Topics with snapshots, and the name of the series of each.
     outputs: dict[str, str] = {}
     for state in _readable_states(settings, connection):
         for config in settings.histograms:
@@ -135,6 +136,7 @@ def emptied_topics(settings: Settings, connection: Connection) -> list[str]:
         with reader(connection) as consumer:
             for topic, here in existing.items():
                 numbers = range(here.partitions)
+                # Partitions in which nothing was ever written end at offset 0.
                 if not any(bounds_of(consumer, topic, number)[1] for number in numbers):
                     empty.append(topic)
     except (QuietcountError, KafkaException) as error:

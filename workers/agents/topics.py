@@ -159,6 +159,7 @@ def inspect_topics(
     embedded = connection.embedded is not None
 
     def source(name: str) -> SourceTopic:
+        """Return an events topic as it is on the cluster, else as it is to be."""
         if name in existing:
             return _source(existing[name], embedded)
         return SourceTopic(name, planned[name], None)

@@ -308,7 +308,10 @@ class Histogram:
             self._growing.append((self.grid.tick_at(at_ms), owners))
 
     def take_over(self, handed: HandedOver) -> None:
-        """Begin with what another owner handed over."""
+        """Begin with the stream keys that another owner handed over, at the tick that it names.
+
+        A new generation begins later, if the one before may have published that tick.
+        """
         begin = self.life.begin
         self.start_at(max(handed.tick, begin if isinstance(begin, int) else 1))
         for name, since in handed.keys:
@@ -358,7 +361,7 @@ class Histogram:
     ) -> Iterator[Snapshot]:
         """Yield a released tick as messages; `part_of` returns which part of a stream key is here.
 
-        Apart from `snapshots`, for replay: there one process has all parts.
+        A method of its own for replay, where one process publishes every part of a key in turn.
         """
         ledger = self._state.ledger
         for name, value in snapshots_of(
@@ -444,7 +447,10 @@ class Histogram:
     def exact_sums(
         self, name: str, labels: Iterable[str], number: int = 0
     ) -> list[tuple[float, float | None]]:
-        """Return the exact sum and mean of each label, None of no events: as `exact`."""
+        """Return the exact sums and means of labels of a stream key in series `number`.
+
+        A mean is None where nothing was counted. For the operator only.
+        """
         if self._means is None:
             raise TypeError("of a histogram with sums only")
         counts = self.exact(name, number)
@@ -639,7 +645,10 @@ class Histogram:
         """Learn which rows are shown because the epoch before showed them; a hook for backtests."""
 
     def _begin_rows_anew(self) -> None:
-        """Delete all blocks, and forget labels: rows have other numbers from now on."""
+        """Forget what goes by row numbers, which mean other items from now on.
+
+        That is the stored blocks of the epoch, which the next commit deletes, and labels.
+        """
         self._deletions += [
             f"{self.prefix}{self._epoch}/{name}".encode()
             for name in sorted(self._blocks)

@@ -31,9 +31,10 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
 from workers.pipeline.growth.owners import Owners
+from workers.pipeline.ledger_blocks import StoredPairs
 from workers.pipeline.source_sketches import Sketches, lane_name
 from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
-from workers.pipeline.users import Batch, UserPairStore, Users
+from workers.pipeline.users import Batch, Users
 from workers.pipeline.watermark import NO_LIMIT, Watermark, late_events
 from workers.runtime.sizes import VALUE_BYTES, Change
 
@@ -48,14 +49,14 @@ class Intake(Watermark):
         lanes: Sequence[Lane],
         grace_ms: int,
         key: NoiseKey,
-        stored: UserPairStore | None = None,
+        stored: StoredPairs | None = None,
         *,
         count_lane_of: Mapping[Lane, Lane] = _NO_SUMS,
         max_behind_ms: int | None = None,
         moves: Sequence[int] = (),
         by_clock: bool = False,
     ) -> None:
-        """`stored` holds committed user pairs; without it, they are kept in memory.
+        """`stored` holds committed user pairs and sketches; without it, they are kept in memory.
 
         A user pair is a user's stream key and label, which counts against the user's bounds once an
         epoch. `count_lane_of` maps every lane of sums to its lane of counts, which comes before it

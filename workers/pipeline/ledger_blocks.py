@@ -43,7 +43,7 @@ from collections.abc import (
     Sequence,
 )
 from itertools import count, takewhile
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -62,6 +62,12 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DECODER = msgspec.json.Decoder(list[tuple[str, int]])
 _PAGED = b'{"pages":'
 _PAGE = b"%b.%04x"
+
+
+class StoredPairs(Protocol):
+    """What is read of a shard's store: the pairs under a prefix, in the order of their names."""
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
 
 
 def split_pages(
@@ -132,6 +138,7 @@ def joined_pages(pairs: Mapping[bytes, bytes]) -> Iterator[tuple[str, bytes]]:
         head, dot, _ = name.partition(b".")
         if head not in pairs:
             raise StateRefused(f"stored state: {head.decode()} is missing")
+        # A page is part of its head's value.
         value = None if dot else read_paged(name, pairs.get)
         if value is not None:
             yield name.decode(), value

@@ -57,10 +57,11 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
     """Progress of an owner partition, stored with every release.
 
     `position` follows the messages seen; reading resumes at `offset`, earlier while sections wait.
-    `watermarks`, `firsts` (time of the first event, ms) and `sequences` (number of the next
-    message) are by source partition. `moves` has for users that moved the source partitions from
-    then on, and that event time. `owners` is how many owner partitions there were at first, `grown`
-    how they have grown. `retired` are ended generations, whose charges stay.
+    `key` is the noise key's fingerprint. `watermarks`, `firsts` (time of the first event, ms) and
+    `sequences` (number of the next message) are by source partition. `moves` has pairs of how many
+    source partitions users are spread over, and the event time from which on. `owners` is how many
+    owner partitions there were at first, `grown` how they have grown. `histograms` and `retired`
+    have the lives of running and of ended generations, whose charges stay.
     """
 
     version: int
@@ -245,14 +246,20 @@ class Merge:
         self._know(grown)
 
     def _know(self, grown: Grown) -> None:
-        """Tell the histograms how many owners there will be, and from when on."""
+        """Tell the histograms how many owners there will be, and from when on.
+
+        `grown` has all growth, what is known already first.
+        """
         for number, at_ms in grown[len(self.grown) :]:
             for histogram in self.histograms:
                 histogram.grow(number, at_ms)
         self.grown = grown
 
     def _take_over(self) -> None:
-        """Begin histograms with the keys handed over to them."""
+        """Begin histograms with the stream keys handed over to them, where all pages are here.
+
+        Then their first tick is known, so earlier contributions are dropped.
+        """
         for histogram in self.histograms:
             if histogram.next is None:
                 handed = self._handed.whole(histogram.name, histogram.life.generation)

@@ -311,6 +311,7 @@ def rank_variances(edges: int, q: float, ranks: bool) -> tuple[Floats, Floats, f
         # By edge k: k + 1 buckets below, of n + 1.
         below = np.arange(1.0, edges + 1)
         at_edges = below * ((1 - q) * (1 - q)) + (edges - below + 1) * (q * q)
+        # In V at edge k + 1 bucket k + 1 has (1 - q)^2, here (1 - q) (-q): 1 - q less.
         beside = at_edges[1:] - (1 - q)
         return read_only(at_edges), read_only(beside), edges + 1.0
     # G at an edge is the rank there minus q times the last rank, the sum of all counts.
@@ -510,7 +511,8 @@ class Windows:
         # Returns the sd of the difference of a count at two ticks of an epoch, the later first.
         self._sd: Callable[[int, int], float] | None = None
         self._last = config.horizon_ticks
-        # A backtest's mechanism wraps another one: test for the attribute, not the type.
+        # Of the count of all items, and of sums. A backtest's mechanism wraps another one: test for
+        # the attribute, not the type.
         self._totals: Counter | None = getattr(mechanism, "of_totals", None)
         self._sums: Counter | None = getattr(mechanism, "of_sums", None)
         self._means = None if config.sum is None else Means(config.sum)
@@ -673,7 +675,8 @@ class ReleasedTick:
 
     `number` is the series' place among those of its histogram. Of a window `window_ms` is the
     length, `begin_ms` where it begins; None: it counts since the epoch began. `parts`: over how
-    many owner partitions a stream key's items are spread. `windows` is the field of that name.
+    many owner partitions a stream key's items are spread. `numeric` and `means` make what is said
+    of buckets and sums, where the histogram has them. `windows` is the field of that name.
     """
 
     histogram: str

@@ -19,7 +19,6 @@ has missed events since.
 import secrets
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -33,7 +32,12 @@ from workers.events.columns import EventColumns
 from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import with_capacity
-from workers.pipeline.ledger_blocks import UNDECODABLE, joined_pages, split_pages
+from workers.pipeline.ledger_blocks import (
+    UNDECODABLE,
+    StoredPairs,
+    joined_pages,
+    split_pages,
+)
 from workers.pipeline.tallies import ALL_SEEN, Counted, Tally
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import Change
@@ -270,12 +274,6 @@ class TickSketches:
             kernels.fill_sketch_slots(self._table)
 
 
-class SketchStore(Protocol):
-    """What `Sketches` reads of the shard's store."""
-
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
-
-
 class Sketches:
     """The sketches of all open ticks of one source partition, by lane and tick. Sensitive."""
 
@@ -338,7 +336,7 @@ class Sketches:
             found += sketches.changes(lane, tick)
         return found
 
-    def restore(self, stored: SketchStore | None, lanes: Mapping[bytes, Lane]) -> None:
+    def restore(self, stored: StoredPairs | None, lanes: Mapping[bytes, Lane]) -> None:
         """Replace the sketches by the stored ones of `lanes` (by `lane_name`).
 
         The next commit deletes those of other lanes: the settings changed, and they missed events.

@@ -249,7 +249,7 @@ class UserTally:
         # All rows by key, label and user: equal ones follow each other, and the first stays.
         pairs = np.concatenate(self._pairs)
         row_users = np.concatenate(self._users)
-        places = place_of[(pairs >> np.uint64(32)).astype(np.int64)]
+        places = place_of[(pairs >> kernels.KEY_BITS).astype(np.int64)]
         order = np.lexsort((row_users[:, 1], row_users[:, 0], pairs, places))
         pairs = pairs[order]
         row_users = row_users[order]

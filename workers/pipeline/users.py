@@ -29,10 +29,10 @@ big endian.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Codes, Longs, Words
 from workers.mechanisms.config.histogram import Lane
+from workers.pipeline.ledger_blocks import StoredPairs
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import read_only
 from workers.runtime.sizes import VALUE_BYTES, Change
@@ -95,7 +96,10 @@ class Batch(NamedTuple):
 
 @kernel_part
 def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
-    """Hash two words. The seed is secret: no one can collect names that share a slot."""
+    """Hash two words, by steps as in MurmurHash3's and SplitMix64's finalizers.
+
+    The seed is secret: no one can collect names that share a slot.
+    """
     mixed = first ^ seed
     mixed = (mixed ^ (mixed >> _32)) * _FIRST
     mixed = (mixed ^ (mixed >> _29) ^ second) * _SECOND
@@ -481,6 +485,7 @@ class UserEpoch:
                 raise StateRefused(
                     "stored pairs of users are more than their settings allow: the state was changed"
                 )
+            # Where writing goes on: in the last block, if it is short.
             self._sequence = int.from_bytes(name[-8:])
             self._tail = rows
             if len(rows) >= TAIL_ROWS:
@@ -585,18 +590,11 @@ DELETIONS_MAX = 20_000
 DELETED_BYTES_MAX = 64 << 20
 
 
-class UserPairStore(Protocol):
-    """What `Users` reads of the shard's store: blocks of users' pairs, by name (see the module)."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
-
-
 class Users:
     """Per-user counts of one source partition. Sensitive."""
 
     def __init__(
-        self, lanes: Iterable[Lane], stored: UserPairStore | None = None
+        self, lanes: Iterable[Lane], stored: StoredPairs | None = None
     ) -> None:
         """Ignore lanes without a user bound. Without `stored`, everything stays in memory."""
         bounded = [lane for lane in lanes if lane.max_items_per_user is not None]
