@@ -95,7 +95,7 @@ class OfFleet(Auditor):
         ]
         signing = None
         if self._fleet.owners[0].signing_key is not None:
-            signing = Recommitted(KEY, owner, self._committed)
+            signing = Recommitted(KEY, owner, self._computed)
         return Merge(histograms, key=KEY, sources=1, owners=2, signing=signing)
 
     def _state(self, owner: int) -> tuple[Merge, int] | None:

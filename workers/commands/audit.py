@@ -4,14 +4,15 @@ It proves that every published snapshot is the exact sum of the contributions pl
 from the key, that no tick is missing or published twice, and that the contributions have no gap.
 It needs the operator's key and access to exact data.
 
-An owner partition holds a share of the stream keys, in one partition of the contributions topic.
-When the topic grew, owners "handed over" stream keys to new ones (`pipeline.growth.owners`): what
-they sent is recomputed too. So are the commitments in signed ticks (`pipeline.signatures`). The
-release state says which ticks an owner has published. A series is
-what one output topic gets: a window, or the counts since an epoch began.
+An owner partition ("owner") holds a share of the stream keys, in one partition of the contributions
+topic; a stream key whose items are spread over several owners has a part at each. When the topic
+grew, owners "handed over" stream keys to new ones (`pipeline.growth.owners`): what they sent is
+recomputed too. So are the commitments in signed ticks (`pipeline.signatures`). The release state
+says which ticks an owner has published. A series is what one output topic gets: a window, or the
+counts since an epoch began. Another generation of a histogram is one with other settings.
 
-Where old contributions were deleted (`agents.keeping`), it begins with the state in an owner's
-older checkpoint; snapshots published before that are only counted.
+Where old contributions were deleted (`agents.keeping`), the audit of an owner begins with an older
+state of it that was kept, a checkpoint; snapshots published before that are only counted.
 """
 
 import hashlib
@@ -62,23 +63,26 @@ class Difference(Exception):
     """What was published is not what the contributions give; the message says where."""
 
 
-# Histogram, generation, owner partition and global tick.
+# Histogram, generation, owner partition, and tick as numbered from the start of its grid.
 Tick = tuple[str, int, int, int]
-#: To key and settings, and to contributions, as hexadecimal digits.
+#: A tick's commitments to key and settings, and to contributions, as hexadecimal digits.
 Committed = tuple[str, str]
 
 
 @dataclass(slots=True)
 class Tally:
-    """The snapshots of one series that were found equal; `ticks` has the ends of theirs in ms."""
+    """The snapshots of one series that were found equal; `ticks` has the ends of theirs in ms.
+
+    `keys` are their stream keys.
+    """
 
     snapshots: int = 0
     ticks: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
 
 
-class Begun(NamedTuple):
-    """Histograms as they were in a checkpoint, with the progress of those that still run."""
+class Restored(NamedTuple):
+    """An owner's histograms as in a checkpoint, with the progress of those that still run."""
 
     merge: Merge
     progress: ReleaseProgress
@@ -90,40 +94,42 @@ class Begun(NamedTuple):
 
 
 class RecomputedHistogram(Histogram):
-    """A histogram that publishes again from its first tick on, with stream keys known by now."""
+    """A histogram that publishes again what a worker has published.
 
-    def repeat(self, first: int, since: Mapping[str, int]) -> None:
-        """Begin at a tick; `since` has every stream key with the tick from which it is served."""
+    Its stream keys are those that the worker's state names, with the tick from which each was
+    served: `served_from`. Which keys the settings allow by now does not matter.
+    """
+
+    def repeat(self, first: int, served_from: Mapping[str, int]) -> None:
+        """Begin at the tick `first`, the first one that was published."""
         self.start_at(first)
-        self._serve_from(first, since)
-        # Another owner served the others before, and handed them over.
-        for key in since.keys() - self._declared.keys():
-            self._append_key(key, since[key])
+        self._declare(first, served_from)
+        # Served before `first`, so by another owner, which handed them over.
+        for key in served_from.keys() - self._declared.keys():
+            self._append_key(key, served_from[key])
 
-    def resume(self, since: Mapping[str, int]) -> None:
-        """Continue from a restored checkpoint, which has the stream keys served before.
+    def resume(self, served_from: Mapping[str, int]) -> None:
+        """Continue from a restored checkpoint, which has the stream keys served before."""
+        self._declare(self.next or 1, served_from)
 
-        `since` has every stream key with the tick from which it is served.
-        """
-        self._serve_from(self.next or 1, since)
-
-    def _serve_from(self, begin: int, since: Mapping[str, int]) -> None:
-        """Declare the keys that are served from tick `begin` or later, each from its own tick."""
+    def _declare(self, begin: int, served_from: Mapping[str, int]) -> None:
+        """Have `advance` begin to serve the keys of tick `begin` and later, each at its tick."""
+        # No key is served because an event has it, even if the settings allow that by now.
         self._public = False
-        self._declared = {key: tick for key, tick in since.items() if tick >= begin}
+        self._declared = {k: tick for k, tick in served_from.items() if tick >= begin}
 
 
 class Recommitted:
-    """A `TickSigner` that makes the commitments of ticks again, with the noise key; signs nothing.
+    """A `TickSigner` for `Merge` that only computes an owner's commitments again, into `computed`.
 
-    Written to `made`, by tick.
+    They depend on the noise key. It signs nothing, so it has no chain of records to continue.
     """
 
     def __init__(
-        self, noise: NoiseKey, owner: int, made: dict[Tick, Committed]
+        self, noise: NoiseKey, owner: int, computed: dict[Tick, Committed]
     ) -> None:
         self._owner = owner
-        self._made = made
+        self._computed = computed
         self._commitments = Commitments(noise, owner)
 
     def sign(
@@ -133,20 +139,23 @@ class Recommitted:
         snapshots: Sequence[Snapshot],
         sections: Sequence[Section],
     ) -> Iterator[Snapshot]:
+        """Note the commitments of a tick; yield no record."""
         settings = self._commitments.commit_to_settings(histogram)
-        counted = self._commitments.commit_to_counted(histogram, tick, sections)
-        self._made[histogram.name, histogram.life.generation, self._owner, tick] = (
+        contributions = self._commitments.commit_to_counted(histogram, tick, sections)
+        generation = histogram.life.generation
+        self._computed[histogram.name, generation, self._owner, tick] = (
             settings.hex(),
-            counted.hex(),
+            contributions.hex(),
         )
         yield from ()
 
     def restore(
         self, chains: Mapping[str, Chain], histograms: Iterable[Histogram]
     ) -> None:
-        """Continue nothing."""
+        """Do nothing: there is no chain."""
 
     def changes(self) -> list[Change]:
+        """Return nothing to store."""
         return []
 
 
@@ -160,7 +169,7 @@ class Auditor:
         self._topics = check_topics(settings, self._connection)
         self._outputs = settings.output_topics
         self._owners = self._topics.owners
-        # What was handed over to each owner, by histogram and generation.
+        # What was handed over to each owner, by histogram and generation, until it is recomputed.
         self._handed: dict[int, dict[tuple[str, int], HandedOver]] = {}
         self._built = mechanisms(settings)
         # Digests of published snapshots without their windows, until one recomputed is equal.
@@ -169,21 +178,25 @@ class Auditor:
         self._windowed: set[bytes] = set()
         # The `id` of every recomputed series.
         self._ids: set[str] = set()
-        # By (histogram, stream key, part): the start, ms, of the first tick that the state does not
-        # cover, and of the first one after a checkpoint.
+        # By (series, stream key, part from 1): the start, ms, of the first tick that the state does
+        # not cover, and of the first one after a checkpoint.
         self._next: dict[tuple[str, str, int], int] = {}
         self._begins: dict[tuple[str, str, int], int] = {}
-        # Where the audit begins, by owner whose old contributions are deleted.
-        self._begun: dict[int, Begun] = {}
+        # What the audit of an owner begins with, if its old contributions are deleted.
+        self._restored: dict[int, Restored] = {}
         self.tallies: dict[str, Tally] = {
             series.name: Tally()
             for config in settings.histograms
             for series in config.series
         }
-        # Contributions read; snapshots of earlier generations, with other windows than now, and
-        # from before a checkpoint.
-        self.messages = self.others = self.other_windows = self.older = 0
-        self._committed: dict[Tick, Committed] = {}
+        #: Messages read from the contributions topic.
+        self.messages = 0
+        #: Snapshots of earlier generations, with other windows than now, from before a checkpoint.
+        self.others = 0
+        self.other_windows = 0
+        self.older = 0
+        self._computed: dict[Tick, Committed] = {}
+        #: Signed commitments that were found equal.
         self.commitments = 0
 
     @property
@@ -204,7 +217,8 @@ class Auditor:
         ]
         await_commits(self._connection, outputs)
         self._note_published()
-        # New owners first: what an owner handed over is compared with what the new one has.
+        # New owners, whose numbers are higher, first: what an owner handed over is compared with
+        # what they were given.
         for owner, state in reversed(list(enumerate(states))):
             if owner >= self._owners.first:
                 self._read_handed(owner)
@@ -226,16 +240,17 @@ class Auditor:
             if record is None:
                 raise Difference(f"{where}: not a record of a signed tick")
             tick = record.histogram, record.generation, record.owner, record.tick
-            made = self._committed.get(tick)
-            if made is None:  # of an ended generation, or outside what was computed
+            computed = self._computed.get(tick)
+            # Of an ended generation, or outside what was computed.
+            if computed is None:
                 continue
-            for what, own, published in zip(
+            for what, expected, published in zip(
                 ("key and settings", "contributions"),
-                made,
+                computed,
                 (record.commitment, record.contributions),
                 strict=True,
             ):
-                if own != published:
+                if expected != published:
                     raise Difference(
                         f"{where}: histogram {record.histogram!r}, the tick that ends at {when(record.end)}: the signed "
                         f"commitment to its {what} is not to what was counted"
@@ -260,7 +275,7 @@ class Auditor:
     def _state(self, owner: int) -> tuple[Merge, int] | None:
         """Return an owner's histograms as in its state, and the offset before which it counted.
 
-        None if it has no state. Keep where the audit of the owner begins.
+        None if it has no state. Also note the checkpoint that the audit of the owner begins with.
         """
         topic = self._settings.release_state_topic
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
@@ -282,11 +297,11 @@ class Auditor:
         """
         topic = self._settings.contributions_topic
         with reader(self._connection) as consumer:
-            begin, _ = bounds_of(consumer, topic, owner)
-        if not begin:
+            first_offset, _ = bounds_of(consumer, topic, owner)
+        if not first_offset:
             return
         for checkpoint in checkpoints(store):
-            if checkpoint.progress.offset >= begin:
+            if checkpoint.progress.offset >= first_offset:
                 items = partial(checkpoint.items, store)
                 self._begin_with(owner, current, checkpoint.progress, items)
                 return
@@ -308,14 +323,14 @@ class Auditor:
         progress.retired = []
         merge = self._merge(owner)
         merge.restore(progress, items)
-        self._begun[owner] = Begun(merge, progress)
+        self._restored[owner] = Restored(merge, progress)
 
     def _read_handed(self, owner: int) -> None:
         """Read what was handed over to an owner, which may take several messages."""
         topic = self._settings.contributions_topic
         handed = dict[tuple[str, int], HandedOver]()
         # Unless old contributions are deleted, none may be missing at the beginning.
-        whole = owner not in self._begun
+        whole = owner not in self._restored
         for message in read_partition(self._connection, topic, owner, whole=whole):
             if (page := decode(message.value() or b"").handed) is not None:
                 generation = page.histogram, page.generation
@@ -329,8 +344,8 @@ class Auditor:
         They begin where those of its state, `current`, began, or at a checkpoint, with the stream
         keys that were served since: those of now, and those handed over to new owners.
         """
-        begun = self._begun.get(owner)
-        repeating = self._merge(owner) if begun is None else begun.merge
+        restored = self._restored.get(owner)
+        repeating = self._merge(owner) if restored is None else restored.merge
         # By histogram and generation: stream keys, with the tick from which they were served.
         handed_over = dict[tuple[str, int], dict[str, int]]()
         for _, by_generation in self._handed_by(owner):
@@ -345,7 +360,7 @@ class Auditor:
             if first is None or not isinstance(histogram, RecomputedHistogram):
                 continue
             served = published.served() | handed_over.get(generation, {})
-            if begun is not None and begun.next_tick(published.name) is not None:
+            if restored is not None and restored.next_tick(published.name) is not None:
                 self._note_begin(histogram)
                 histogram.resume(served)
                 continue
@@ -360,21 +375,25 @@ class Auditor:
             part = histogram.part_of(key) + 1
             self._note_begin_of(histogram, key, part, histogram.next or 1)
 
-    def _note_moved(self, owner: int, merge: Merge, handed: HandedOver) -> None:
-        """Note that what an owner handed over before its checkpoint is computed from then on."""
+    def _note_moved(self, new_owner: int, merge: Merge, handed: HandedOver) -> None:
+        """Note that what was handed over before a checkpoint is computed from then on."""
         for histogram in merge.histograms:
             if histogram.name == handed.histogram:
-                for key, part in self._parts_before(owner, handed):
+                for key, part in self._parts_handed(new_owner, handed):
                     self._note_begin_of(histogram, key, part, handed.tick)
 
-    def _parts_before(
-        self, owner: int, handed: HandedOver
+    def _parts_handed(
+        self, new_owner: int, handed: HandedOver
     ) -> Iterator[tuple[str, int]]:
-        """Yield stream keys that an owner handed over, each with its part while it was there."""
-        owners_then = next(number for number in self._owners.numbers if number > owner)
+        """Yield the stream keys handed over to an owner, with the part, from 1, of each.
+
+        A part keeps its number when it moves.
+        """
+        # After the growth that added the owner.
+        owners = next(number for number in self._owners.numbers if number > new_owner)
         for key, _ in handed.keys:
             # The parts of a key lie with its owner and with those that follow it.
-            yield key, (owner - owner_of(key, owners_then)) % owners_then + 1
+            yield key, (new_owner - owner_of(key, owners)) % owners + 1
 
     def _note_begin_of(
         self, histogram: Histogram, key: str, part: int, tick: int
@@ -396,7 +415,10 @@ class Auditor:
     def _check_taken(
         self, owner: int, histogram: Histogram, served: Mapping[str, int]
     ) -> None:
-        """Check that an owner serves all that was handed over to it."""
+        """Check that an owner serves all that was handed over to it.
+
+        `served` has its stream keys, each with the tick from which it is served.
+        """
         handed = self._handed[owner].get((histogram.name, histogram.life.generation))
         first = histogram.life.first
         if handed is None or first is None or first < handed.tick:
@@ -409,19 +431,19 @@ class Auditor:
                     f"histogram {histogram.name!r}, key {key!r}: handed over to owner partition {owner} and not served there"
                 )
 
-    def _match_handed(
-        self, histogram: Histogram, owner: int, expected: HandedOver
+    def _take_handed(
+        self, histogram: Histogram, new_owner: int, expected: HandedOver
     ) -> None:
-        """Check that an owner got the stream keys that were to be handed over to it.
+        """Take out of `_handed` what an owner was to get; raise Difference if it got other keys.
 
-        `histogram`, of the owner that handed them over, publishes nothing of them from that tick
-        on. What matches is taken out of `_handed`; what is left there in the end is an error.
+        What is left there in the end is an error. `histogram` is that of the owner that handed the
+        keys over, which publishes nothing of them from that tick on: note that, too.
         """
-        handed = self._handed[owner].pop(
+        handed = self._handed[new_owner].pop(
             (expected.histogram, expected.generation), None
         )
-        begun = self._begun.get(owner)
-        if begun is not None and begun.next_tick(expected.histogram) is not None:
+        restored = self._restored.get(new_owner)
+        if restored is not None and restored.next_tick(expected.histogram) is not None:
             # The message may have been deleted; the new owner's state has the keys.
             handed = handed or expected
         if (
@@ -429,10 +451,11 @@ class Auditor:
             or handed.tick != expected.tick
             or dict(handed.keys) != dict(expected.keys)
         ):
-            raise _wrongly_handed(expected.histogram, owner)
+            raise _wrongly_handed(expected.histogram, new_owner)
         start_ms = histogram.grid.start(expected.tick)
-        for key, part in self._parts_before(owner, expected):
+        for key, part in self._parts_handed(new_owner, expected):
             for series, _ in histogram.outputs:
+                # The new owner, recomputed before, may have published later ticks of them.
                 self._next.setdefault((series, key, part), start_ms)
 
     def _merge(self, owner: int) -> Merge:
@@ -452,7 +475,7 @@ class Auditor:
         )
         signing = None
         if settings.signatures_topic is not None:
-            signing = Recommitted(self._key, owner, self._committed)
+            signing = Recommitted(self._key, owner, self._computed)
         return Merge(
             fresh,
             key=self._key,
@@ -469,16 +492,16 @@ class Auditor:
         """
         topic = self._settings.contributions_topic
         merge = self._repeating(owner, current)
-        begun = self._begun.get(owner)
-        since = 0 if begun is None else begun.progress.offset
-        # The tick before which each histogram has stopped publishing.
+        restored = self._restored.get(owner)
+        since = 0 if restored is None else restored.progress.offset
+        # The tick before which each histogram has stopped publishing, if it has begun (`next`).
         ends = {
             histogram.name: histogram.next
             for histogram in current.histograms
             if histogram.next is not None
         }
         for message in read_partition(
-            self._connection, topic, owner, whole=begun is None, since=since
+            self._connection, topic, owner, whole=restored is None, since=since
         ):
             offset = message.offset() or 0
             if offset >= position:
@@ -486,15 +509,15 @@ class Auditor:
             merge.receive(message.value() or b"", offset)
             merge.reached(offset + 1)
             self.messages += 1
-            self._compare(merge, ends)
+            self._release(merge, ends)
         merge.reached(position)
-        self._compare(merge, ends)
+        self._release(merge, ends)
         for histogram in self._unfinished(merge, ends):
             raise Difference(
                 f"histogram {histogram.name!r}: ticks up to {ends[histogram.name] - 1} were "
                 f"released, but the contributions cover only those before {histogram.next}"
             )
-        # What `_match_handed` has left: it was handed over before the checkpoint, or wrongly.
+        # What `_take_handed` has left: it was handed over before the checkpoint, or wrongly.
         recomputed = {
             (histogram.name, histogram.life.generation)
             for histogram in merge.histograms
@@ -503,11 +526,12 @@ class Auditor:
             for (name, generation), handed in by_generation.items():
                 if (name, generation) not in recomputed:
                     continue
-                begin = 0 if begun is None else begun.next_tick(name) or 0
+                begin = 0 if restored is None else restored.next_tick(name) or 0
                 if handed.tick < begin:
-                    self._note_moved(owner, merge, handed)
+                    self._note_moved(new_owner, merge, handed)
                 elif handed.tick < ends.get(name, 0):
                     raise _wrongly_handed(name, new_owner)
+        # From here on, published snapshots of this owner are newer than its state.
         for histogram in merge.histograms:
             if (end := ends.get(histogram.name)) is None:
                 continue
@@ -516,8 +540,8 @@ class Auditor:
                 for series, _ in histogram.outputs:
                     self._next[series, key, part] = histogram.grid.start(end)
 
-    def _compare(self, merge: Merge, ends: dict[str, int]) -> None:
-        """Release the ticks that are complete, and compare their snapshots with those published.
+    def _release(self, merge: Merge, ends: dict[str, int]) -> None:
+        """Release the ticks that are complete, and match what they give with what was published.
 
         `ends` has the tick before which each histogram has stopped publishing.
         """
@@ -538,7 +562,7 @@ class Auditor:
             merge.changes()
             for new_owner, handed in released.handed:
                 if handed.tick < ends.get(handed.histogram, 0):
-                    self._match_handed(by_name[handed.histogram], new_owner, handed)
+                    self._take_handed(by_name[handed.histogram], new_owner, handed)
             for snapshot in released.snapshots:
                 histogram, number = by_topic[snapshot.topic]
                 if snapshot.end_ms <= histogram.grid.end(
@@ -560,7 +584,7 @@ class Auditor:
         ]
 
     def _match(self, histogram: Histogram, number: int, snapshot: Snapshot) -> None:
-        """Compare one recomputed snapshot; `number` is the place of its series.
+        """Take one recomputed snapshot, of series `number`, out of those published; count it.
 
         Raise Difference if it was not published, or twice. Other windows than now are only counted.
         """
@@ -620,7 +644,8 @@ class Auditor:
                         published["key"],
                         published.get("part", 1),
                     )
-                    # A running worker has published it since the state was read.
+                    # A running worker has published it since the state was read. Of an output that
+                    # is not in the state (-1), nothing is newer.
                     newer = published["start"] >= self._next.get(output, -1) >= 0
                     older = published["start"] < self._begins.get(output, -1)
                 except (ValueError, KeyError, TypeError):

@@ -1,4 +1,8 @@
-"""`quietcount budget`: the privacy spent by every histogram, its composition, and the ceiling."""
+"""`quietcount budget`: the privacy spent by every histogram, its composition, and the ceiling.
+
+Another generation of a histogram is one with other settings, and is charged again. What was spent
+is computed in `privacy.spending`, whose records are printed here, or as JSON.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,11 +34,13 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
     """
     _check_together(settings)
     with ProgressLine() as progress:
-        read = [_read(one, progress) for one in settings]
+        workers = [_read(of_worker, progress) for of_worker in settings]
     console = Console(highlight=False)
-    topics = [one.release_state_topic for one in settings]
+    topics = [of_worker.release_state_topic for of_worker in settings]
     budget = (
-        spending.budget_of(*read[0]) if len(read) == 1 else spending.budget_of_all(read)
+        spending.budget_of(*workers[0])
+        if len(workers) == 1
+        else spending.budget_of_all(workers)
     )
     if as_json:
         print_json(budget)
@@ -63,17 +69,19 @@ def _read(
 def _check_together(settings: Sequence[Settings]) -> None:
     """Refuse settings of which two are of one worker, or whose workers share no events."""
     first = settings[0]
-    named = set[str]()
-    for one in settings:
-        if one.worker.name in named:
+    names = set[str]()
+    for of_worker in settings:
+        name = of_worker.worker.name
+        if name in names:
             raise SettingsError(
-                f"worker.name = {one.worker.name!r} is in two of the settings files: each worker once"
+                f"worker.name = {name!r} is in two of the settings files: each worker once"
             )
-        named.add(one.worker.name)
-        topics = one.events.topics
+        names.add(name)
+        topics = of_worker.events.topics
+        # A regular expression has no names, and is given as it is.
         if not topics_overlap(set(topics.names) or {str(topics)}, first.events.topics):
             raise SettingsError(
-                f"worker {one.worker.name} counts {topics}, and worker {first.worker.name} counts "
+                f"worker {name} counts {topics}, and worker {first.worker.name} counts "
                 f"{first.events.topics}: no event is in both, so nothing adds up"
             )
 
@@ -96,7 +104,7 @@ def show_all(
 
 
 def show(budget: spending.Budget, console: Console, topic: str) -> None:
-    """Print one worker's budget; `topic` is where its state is."""
+    """Print one worker's budget; `topic` is its topic of release state."""
     say = Printer(console)
     worker = f"worker {budget.worker}"
     if budget.state == "missing":
@@ -112,12 +120,12 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
     else:
         say.line(f"{worker}: budget spent so far, from its release state", style="bold")
         for histogram in budget.histograms:
-            wanted = histogram.generation_in_settings
+            in_settings = histogram.generation_in_settings
             say.line()
-            known = "" if wanted is not None else " (not in the settings)"
-            say.line(f"{histogram.name}{known}", style="bold")
+            remark = "" if in_settings is not None else " (not in the settings)"
+            say.line(f"{histogram.name}{remark}", style="bold")
             for generation in histogram.generations:
-                _generation(generation, wanted, say)
+                _generation(generation, in_settings, say)
         say.line()
         say.line(f"all together, for one {budget.unit}", style="bold")
         others = [
@@ -140,7 +148,10 @@ def show(budget: spending.Budget, console: Console, topic: str) -> None:
 def _generation(
     generation: spending.Generation, in_settings: int | None, say: Printer
 ) -> None:
-    """Print what one generation has spent; `in_settings` is the generation in the settings."""
+    """Print what one generation has spent.
+
+    `in_settings` is the number of the generation in the settings; None: they lack the histogram.
+    """
     status: str = generation.status
     if status == "left out":
         status = f"ends when the worker starts with these settings, which have generation {in_settings}"
@@ -149,7 +160,7 @@ def _generation(
     topic = f"topic {generation.topic}"
     if generation.windows:
         lengths = map(format_duration, generation.windows)
-        topics = [f"{generation.topic}.{one}" for one in lengths]
+        topics = [f"{generation.topic}.{length}" for length in lengths]
         topic = f"topic{'s' if len(topics) > 1 else ''} {', '.join(topics)}"
     say.line(
         f"  generation {generation.generation}: {generation.mechanism}, {status}; {topic}",
@@ -201,11 +212,11 @@ def _without_epochs(generation: spending.Generation, price: str, say: Printer) -
         f"    no epochs: all windows ({windows}), for ever, cost one {generation.unit} once, in full from the first tick: {price}",
     )
     ids = [name for epoch in generation.epochs for name in epoch.ids]
-    # Of every window as many: several where owner partitions began at different ticks.
-    each = len(ids) // len(lengths)
-    more = f" and {each - 1} more" if each > 1 else ""
+    # Window after window, of each as many: several where owner partitions began at other ticks.
+    per_window = len(ids) // len(lengths)
+    more = f" and {per_window - 1} more" if per_window > 1 else ""
     rows = [
-        (length, f"{ids[place * each]}{more}") for place, length in enumerate(lengths)
+        (length, f"{ids[i * per_window]}{more}") for i, length in enumerate(lengths)
     ]
     say.table(("window", "mechanism id"), rows, left=(0, 1), indent=4)
     say.line(
@@ -229,6 +240,7 @@ def _rows(generation: spending.Generation) -> Iterator[Sequence[str]]:
     if generation.epochs_begun <= OLDEST + NEWEST:
         yield from rows
         return
+    # Of very many epochs, `generation` lists only the newest itself.
     if len(rows) == generation.epochs_begun:
         yield from rows[:OLDEST]
     yield ("...", "", "", "")
@@ -236,13 +248,16 @@ def _rows(generation: spending.Generation) -> Iterator[Sequence[str]]:
 
 
 def _total(
-    total: spending.Total | None, outside: Sequence[str], unit: str, say: Printer
+    total: spending.Total | None, not_in_total: Sequence[str], unit: str, say: Printer
 ) -> None:
-    """Print a total; `outside` names what is not in it, as it protects another unit."""
-    if total is None and outside:
-        unlike = ", ".join(outside)
+    """Print a total for one `unit`; `not_in_total` names what protects another unit.
+
+    Where there is such a thing, no total can be stated.
+    """
+    if total is None and not_in_total:
+        names = ", ".join(not_in_total)
         say.line(
-            f"  no total can be stated for one {unit}: {unlike} protected another unit"
+            f"  no total can be stated for one {unit}: {names} protected another unit"
         )
         return
     if total is None:
@@ -279,7 +294,11 @@ def _parts(parts: Sequence[spending.Counted]) -> str:
 
 
 def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
-    """Print the ceiling, what the fullest period holds, and which epochs still fit."""
+    """Print the ceiling, what the fullest period holds, and which epochs still fit.
+
+    The ceiling bounds what is charged in any period of a given length, which is an epoch's if the
+    settings give none.
+    """
     period = "an epoch" if left.period == "epoch" else f"any {left.period}"
     say.line(
         f"ceiling: epsilon {left.max_epsilon!r} at delta {left.max_delta!r} for one {unit}, in {period}",
@@ -324,20 +343,24 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
 
 
 def _outlook(outlook: Outlook, say: Printer) -> None:
-    """Print how long the worker may run on under the ceiling."""
+    """Print how long the worker may run on under the ceiling.
+
+    If that is without end, also which second histogram, beside one of now, would fit.
+    """
     if outlook.until is None:
         say.line(
             "  the worker may run on without end: no period will come above the ceiling",
         )
-        for one in outlook.seconds:
-            second = f"a second histogram like {one.histogram} beside it"
-            if one.epsilon is None:
-                say.line(f"  {second} does not fit, whatever its epsilon")
+        for second in outlook.seconds:
+            what = f"a second histogram like {second.histogram} beside it"
+            if second.epsilon is None:
+                say.line(f"  {what} does not fit, whatever its epsilon")
             else:
-                say.line(f"  {second} fits with an epsilon of at most {one.epsilon:g}")
+                say.line(f"  {what} fits with an epsilon of at most {second.epsilon:g}")
     else:
         days = (outlook.until - outlook.newest) / DAY_MS
         within = f"{iso_time(outlook.until)}, {days:.3g} days after its newest tick"
+        # The search went no further, and had not met an epoch that does not fit.
         if outlook.epoch is None:
             say.line(f"  the worker may run on at least until {within}")
         elif outlook.until <= outlook.newest:
@@ -362,9 +385,9 @@ def _unseen(budget: spending.Budget) -> Iterator[str]:
         if budget.unit == "event":
             yield "a person with many events pays for each of them; histograms that continue charge later events alike"
             if any(
-                charged.windows
-                for one in budget.histograms
-                for charged in one.generations
+                generation.windows
+                for histogram in budget.histograms
+                for generation in histogram.generations
             ):
                 yield (
                     "without epochs, all events that a person ever has add up in one charge, which grows with the "

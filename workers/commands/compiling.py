@@ -3,6 +3,9 @@
 numba compiles a kernel for the types of its arguments, so a few made-up events take every path from
 record batches to recovery; the compiled code is cached (`arrays/compiler.py`). `make` and the
 Dockerfile run `python -m workers.commands.compiling`.
+
+Values mean nothing here; types do, and so do layouts: a read-only array, or one that is a part of
+another, has another type than one of its own.
 """
 
 import gc
@@ -66,6 +69,7 @@ from workers.settings.settings import EventsSettings, Settings, settings_of, sha
 logger = logging.getLogger(__name__)
 
 _EVENTS = 64
+# Argument with which the second process is started.
 _SECOND = "apart"
 _SUM = {"field": "n", "from": 0, "to": 9, "step": 0.5}
 _TICK_MS = 1000
@@ -95,14 +99,16 @@ def compile_kernels() -> float:
     """
     begun = time.perf_counter()
     with _fast_compiler(), _second_process() as wait:
+        # What the second process does not compile.
         ones = readonly_contiguous(np.ones(3))
         quantile(ones, 1.0, 0.5, 2.0, ones[:2], ones[:1], 3.0, np.empty(2))
         _compile_batches(_Unscanned)
         if _with_formats():
             _compile_format(AVRO)
         wait()
-        # There is no second process, or it failed.
+        # Loads what the second process has compiled, or compiles it, if there is none.
         _compile_share()
+        # These need both shares.
         _compile_batches()
         _compile_replay()
     compiler.mark_all_compiled()
@@ -143,9 +149,9 @@ def _fast_compiler() -> Iterator[None]:
 
 @contextmanager
 def _second_process() -> Iterator[Callable[[], object]]:
-    """Run the second process's share; yield a function that waits until it has ended.
+    """Compile the second share in a process of its own; yield a function that waits for its end.
 
-    It does nothing without a free core, or if the results cannot be shared.
+    Without a free core, or if the results cannot be shared, there is no process.
     """
     if not compiler.can_cache() or cores() < 2:
         yield lambda: None
@@ -171,13 +177,13 @@ def _compile_share() -> None:
     shape = shape_of(
         EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user"
     )
-    list(
-        Json(EventReader(shape).layout.tree).scan(
-            np.frombuffer(data, dtype=np.uint8),
-            places,
-            np.ones(len(places), dtype=np.bool_),
-        )
+    scanned = Json(EventReader(shape).layout.tree).scan(
+        np.frombuffer(data, dtype=np.uint8),
+        places,
+        np.ones(len(places), dtype=np.bool_),
     )
+    # A generator, which runs when it is read.
+    list(scanned)
     # What only batches of one label an event, and deeply nested records, need.
     row = readonly_contiguous(np.zeros(1, dtype=np.int64))
     one_label_each(row, row)
@@ -198,7 +204,7 @@ def _with_formats() -> bool:
 
 
 class _Unscanned(Json):
-    """JSON format that leaves every record to the general reader, whose kernels compile so."""
+    """JSON format that leaves every record to the general reader, so that its kernels compile."""
 
     def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
         yield FieldSpans.declined(data, len(values), self.decoder(data, values))
@@ -217,7 +223,7 @@ def _events() -> list[bytes]:
             "n": i % 11,
         }
         events.append(json.dumps(about | {"items": shapes[i % len(shapes)]}).encode())
-    # A duplicate name.
+    # A name that occurs twice: only the general reader reads that.
     events[0] = events[0][:-1] + b', "ts": %d}' % _BEGIN_MS
     return events
 
@@ -283,12 +289,15 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i, value in enumerate(_events()):
         builder.append(i, _BEGIN_MS + i * 100, f"u{i % 7}".encode(), value, [])
+    # Of events; of users, in epochs of 4 ticks; and of events in sketches.
+    grid = _TICK_MS, _BEGIN_MS
     lanes = [
-        Lane(_TICK_MS, _BEGIN_MS, 2, 1),
-        Lane(_TICK_MS, _BEGIN_MS, 2, 3, 2, 4),
-        Lane(_TICK_MS, _BEGIN_MS, 9, 1, sketch=2),
+        Lane(*grid, max_items=2, max_count=1),
+        Lane(*grid, max_items=2, max_count=3, max_items_per_user=2, horizon=4),
+        Lane(*grid, max_items=9, max_count=1, sketch=2),
     ]
     store = Store(None, Changelog("state", 0)).open()
+    # (stream key, timestamp, user), from fields or the record.
     all_shapes = (("key", "ts", "user"), ("$key", None, "$key"), ("$all", "ts", "user"))
     for key, timestamp, user in all_shapes:
         batches = RecordSet(bytes(builder.build()))
@@ -303,6 +312,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
         )
         shape = shape_of(events_section, user)
         events = EventReader(shape)
+        # As re-keying reads: only users.
         users = EventReader(replace(shape, views=MappingProxyType({})))
         [reading] = users.read(records, form(users.layout.tree))
         if reading.users is not None:
@@ -314,7 +324,9 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
                 events, {"": None}, placement, form(events.layout.tree)
             )
             intake = Intake(lanes, 0, _KEY, store)
+            # Of messages, by owner partition.
             sequences = [0, 0]
+            # A part of records has other types than the whole.
             for part in (records, records.part(0, _EVENTS // 2)):
                 [reading] = reader.read(part)
                 intake.add(reading.events)
@@ -323,9 +335,9 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
                 store.write(intake.sketch_changes(), 0)
                 Intake(lanes, 0, _KEY, store).restore(None, None)
                 sections = [
-                    one
-                    for _, sent in messages
-                    for one in decode(sent.encoded()).sections
+                    section
+                    for _, message in messages
+                    for section in decode(message.encoded()).sections
                 ]
                 _require(bool(sections))
                 for section in sections:
@@ -356,7 +368,7 @@ def _require(counted: bool) -> None:
 
 
 class _Registry(NamedTuple):
-    """A registry in which every id is of one schema."""
+    """A registry in which every id is of one schema, of this kind."""
 
     kind: str
 

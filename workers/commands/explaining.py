@@ -13,7 +13,9 @@ from rich.console import Console
 
 from workers.runtime.printing import Printer, printable
 
+# For anything in a message, such as a name or number.
 HOLE = "…"
+# Headings above the guide's tables of messages.
 TABLES = ("## Messages", "## Rejects")
 _GUIDE = Path(__file__).with_name("operations.md")
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
@@ -30,48 +32,52 @@ class Explanation(NamedTuple):
 def explain_message(message: str) -> int:
     """Print what explains a message; return the exit code, 1 if nothing does."""
     printer = Printer(Console(highlight=False))
-    found = explanations(message, explained(_GUIDE.read_text(encoding="utf-8")))
-    if not found:
+    best = explanations(message, explained(_GUIDE.read_text(encoding="utf-8")))
+    if not best:
         printer.line(
             "no row of docs/operations.md has these words: give the whole line in quotes, or "
             "look at what was logged before it"
         )
         return 1
-    for one in found:
-        printer.line(one.pattern)
-        printer.line(f"  why: {_plain(one.cause)}")
-        printer.line(f"  what to do: {_plain(one.remedy)}")
+    for explanation in best:
+        printer.line(explanation.pattern)
+        printer.line(f"  why: {_plain(explanation.cause)}")
+        printer.line(f"  what to do: {_plain(explanation.remedy)}")
     return 0
 
 
 def explained(guide: str) -> list[Explanation]:
-    """Return every pattern of the guide's tables."""
-    found = []
+    """Return every pattern of the guide's tables, with its row's cause and remedy."""
+    every = []
     for heading in TABLES:
         for row in rows(heading, guide):
+            # A table of rejects has no column of causes.
             cause = row[1] if len(row) > 2 else "such a record is a reject"
-            found += [Explanation(pattern, cause, row[-1]) for pattern in patterns(row)]
-    return found
+            every += [Explanation(pattern, cause, row[-1]) for pattern in patterns(row)]
+    return every
 
 
 def explanations(message: str, guide: Sequence[Explanation]) -> list[Explanation]:
-    """Return the patterns with the most words of a message: usually one."""
+    """Return the patterns that have most of a message, by characters: usually one."""
     text = " ".join(message.split())
     most = 0
     best: list[Explanation] = []
-    for row in guide:
-        length = len(row.pattern.replace(HOLE, "").replace(" ", ""))
-        if length < most or not covers(row.pattern, text):
+    for explanation in guide:
+        length = len(explanation.pattern.replace(HOLE, "").replace(" ", ""))
+        if length < most or not covers(explanation.pattern, text):
             continue
         if length > most:
             most = length
             best = []
-        best.append(row)
+        best.append(explanation)
     return best
 
 
 def rows(heading: str, guide: str) -> list[list[str]]:
-    """Return the rows of the tables between a heading and the next one of its level or above."""
+    """Return the rows of the tables between a heading and the next one of its level or above.
+
+    A row is a list of its cells. `guide` is Markdown.
+    """
     level = len(heading) - len(heading.lstrip("#"))
     pattern = rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)"
     [section] = re.findall(pattern, guide, re.MULTILINE | re.DOTALL)
@@ -95,23 +101,24 @@ def patterns(row: list[str]) -> list[str]:
 
 def covers(pattern: str, text: str) -> bool:
     """Return whether a message has the pattern's words, in their order."""
-    place = 0
+    position = 0
     for part in pattern.split(HOLE):
         words = part.strip()
-        place = text.find(words, place)
-        if place < 0:
+        position = text.find(words, position)
+        if position < 0:
             return False
-        place += len(words)
+        position += len(words)
     return True
 
 
 def _plain(cell: str) -> str:
-    """Return a cell of the guide without its marks; links name their file."""
+    """Return a cell of the guide without Markdown's marks; links name their file in brackets."""
 
-    def said(link: re.Match[str]) -> str:
+    def spelled_out(link: re.Match[str]) -> str:
         words, target = link.groups()
-        place = target if "://" in target else f"docs/{target}"
-        place = f"docs/operations.md{target}" if target.startswith("#") else place
-        return f"{words} ({place.replace('docs/../', '')})"
+        # Targets are relative to docs/operations.md.
+        file = target if "://" in target else f"docs/{target}"
+        file = f"docs/operations.md{target}" if target.startswith("#") else file
+        return f"{words} ({file.replace('docs/../', '')})"
 
-    return printable(_LINK.sub(said, cell).replace("`", "").replace("**", ""))
+    return printable(_LINK.sub(spelled_out, cell).replace("`", "").replace("**", ""))

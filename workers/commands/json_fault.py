@@ -27,7 +27,10 @@ class Fault(NamedTuple):
 
 
 def json_fault(value: bytes) -> Fault | None:
-    """Return a record's first fault; None if it is JSON after all."""
+    """Return a record's first fault; None if it is JSON after all.
+
+    Python's reader says best what is wrong; the worker's own is stricter, and is asked after it.
+    """
     start = len(_MARK) if value.startswith(_MARK) else 0
     try:
         text = value[start:].decode()
@@ -93,7 +96,7 @@ def _fault(value: bytes, index: int, what: str) -> Fault:
 
 
 def _past_character(value: bytes, index: int) -> int:
-    """Return the first byte from `index` on that does not continue a character."""
+    """Return the first index from `index` on whose byte does not continue a UTF-8 character."""
     while index < len(value) and value[index] & 0xC0 == 0x80:
         index += 1
     return index

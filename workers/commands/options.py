@@ -1,6 +1,7 @@
 """The options of every command, each declared once: a field of its command's record.
 
-The field's name is the option's unless it names others; its type says how the text is read.
+The field's name is the option's unless it names others; its type says how the text is read. `cli`
+makes the parameters of click, the library of the command line, from these records.
 """
 
 from dataclasses import dataclass, field, fields
@@ -27,7 +28,7 @@ def argument(**declared: Any) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Options:
-    """Base of the records of options, which are frozen dataclasses."""
+    """Base of the records of options, which become frozen dataclasses by deriving from it."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
@@ -36,12 +37,14 @@ class Options:
 def parameters(record: Any) -> list[click.Parameter]:
     """Return click's parameters for a command's record of options."""
     return [
-        _parameter(one.name, one.type, dict(one.metadata)) for one in fields(record)
+        _parameter(entry.name, entry.type, dict(entry.metadata))
+        for entry in fields(record)
     ]
 
 
 def _parameter(name: str, kind: Any, declared: dict[str, Any]) -> click.Parameter:
     """Return click's parameter for one field; `kind` is its type, `declared` its metadata."""
+    # Also of `Path | None` and `tuple[Path, ...]`.
     if Path in (kind, *get_args(kind)):
         declared["type"] = PATH
     if "help" not in declared:

@@ -35,7 +35,11 @@ def joined(arrays: Sequence[Longs]) -> Longs:
 
 
 def event_rates(samples: Sequence[PartitionSample]) -> list[float]:
-    """Return the events per second of each partition; 0 where the samples have no time span."""
+    """Return the events per second of each partition; 0 where the samples have no time span.
+
+    All partitions end with the newest event of any, and begin with the oldest, but one that lost
+    its first records begins with its own.
+    """
     ordered = np.sort(joined([sample.times for sample in samples]))
     # One event of another year changes no rate.
     outliers = int(OUTLIERS * len(ordered))
@@ -49,6 +53,7 @@ def event_rates(samples: Sequence[PartitionSample]) -> list[float]:
     rates = []
     for sample in samples:
         begin = first if sample.from_start else max(first, _first(sample.times))
+        # It has no span of its own.
         if not len(sample.times) or last <= begin:
             begin = first
         span_s = (last - begin) / 1000

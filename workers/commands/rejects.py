@@ -12,7 +12,6 @@ and may be accepted later. Concurrent runs fence each other by their transaction
 
 import json
 import time
-from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -44,30 +43,32 @@ from workers.runtime.errors import KafkaAway, SettingsError
 from workers.runtime.printing import Printer, ProgressLine, iso_time, plural
 from workers.settings.settings import Settings
 
-Wanted = Callable[[str], bool]  # whether rejects with this reason are meant
-Placed = tuple[int, Rejected]  # with its offset in the rejects topic
+ReasonTest = Callable[[str], bool]  # whether the operator asked for this reason
+Placed = tuple[int, Rejected]  # a reject, after its offset in the rejects topic
 
 
 @dataclass(slots=True)
 class ReasonCounts:
     """How many rejects have one reason: `sent` were resent, `cut` are truncated.
 
-    They came from `first_ms` to `last_ms`, from records of `topics`.
+    They were rejected from `first_ms` to `last_ms`, and are records of `topics`.
     """
 
     number: int = 0
     sent: int = 0
     cut: int = 0
+    # Later than any reject, so that the first one replaces it.
     first_ms: int = 1 << 62
     last_ms: int = 0
     topics: set[str] = field(default_factory=set)
 
-    def add(self, reject: Rejected, at_ms: int, was_sent: bool) -> None:
+    def add(self, reject: Rejected, rejected_ms: int, was_sent: bool) -> None:
+        """Count a reject, and whether it was resent; `rejected_ms` is when it was rejected."""
         self.number += 1
         self.sent += was_sent
         self.cut += reject.truncated
-        self.first_ms = min(self.first_ms, at_ms)
-        self.last_ms = max(self.last_ms, at_ms)
+        self.first_ms = min(self.first_ms, rejected_ms)
+        self.last_ms = max(self.last_ms, rejected_ms)
         self.topics.add(reject.topic)
 
 
@@ -85,19 +86,18 @@ def partitions_of(settings: Settings, connection: Connection) -> int:
 
 
 def resent_offsets(connection: Connection, topic: str, partition: int) -> set[int]:
-    """Return the offsets of a partition's resent rejects, from the records readable now."""
-    # As numbers first, which take less memory than objects.
-    offsets = array("q")
+    """Return the offsets of a partition's resent rejects, from the lists (`RETRIED`) in it."""
+    offsets = set[int]()
     for message in read_partition(connection, topic, partition):
         if any(name == RETRIED for name, _ in _headers(message)):
-            offsets.extend(json.loads(message.value() or b"[]"))
-    return set(offsets)
+            offsets.update(json.loads(message.value() or b"[]"))
+    return offsets
 
 
-def _wanted(
-    connection: Connection, settings: Settings, partition: int, matches: Wanted
+def _matching(
+    connection: Connection, settings: Settings, partition: int, matches: ReasonTest
 ) -> Iterator[tuple[Message, Rejected, bool]]:
-    """Yield a partition's rejects with a wanted reason, and whether each was resent."""
+    """Yield a partition's rejects whose reason matches, and whether each was resent."""
     sent = resent_offsets(connection, settings.rejects_topic, partition)
     for message in read_partition(connection, settings.rejects_topic, partition):
         reject = read_reject(_headers(message), message.key(), message.value())
@@ -109,6 +109,7 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
     return cast(list[tuple[str, bytes | None]], message.headers() or [])
 
 
+# Rejects in one transaction.
 RECORDS_MAX = 1_000
 BYTES_MAX = 16 << 20
 # How long Kafka may not answer; checks further apart than the pause belong to separate waits.
@@ -131,18 +132,22 @@ class RetryCounts:
 
 
 class _CommandOwner:
-    """Transaction owner that only another run can displace, by fencing it; see `Owner`."""
+    """What `Transactions` asks its owner, answered by a command instead of a worker's shard.
+
+    It gives up after waiting too long, and keeps no statistics of waits and aborts.
+    """
 
     def __init__(self) -> None:
-        self._since_s = self._asked_s = 0.0
+        self._wait_begun_s = 0.0
+        self._checked_s = 0.0
 
     def check_open(self) -> None:
         """Raise if Kafka makes no progress for two minutes; called about every second of a wait."""
         now_s = time.monotonic()
-        if now_s - self._asked_s > _PAUSE_S:
-            self._since_s = now_s
-        self._asked_s = now_s
-        if now_s - self._since_s > _PATIENCE_S:
+        if now_s - self._checked_s > _PAUSE_S:
+            self._wait_begun_s = now_s
+        self._checked_s = now_s
+        if now_s - self._wait_begun_s > _PATIENCE_S:
             raise KafkaAway(
                 f"Kafka has not answered for {_PATIENCE_S:g} s: start this command again; it sends "
                 "no reject twice"
@@ -156,7 +161,7 @@ class _CommandOwner:
     def note_abort(self) -> None: ...
 
     def confirm(self) -> None:
-        """Refuse to go on after a transaction whose outcome is unknown."""
+        """Give up, rather than find out whether another run has committed meanwhile."""
         raise KafkaAway(
             "Kafka ended a transaction, or answered too late: start this command again; it sends "
             "no reject twice"
@@ -164,15 +169,18 @@ class _CommandOwner:
 
 
 def retry_rejects(
-    settings: Settings, connection: Connection, matches: Wanted
+    settings: Settings, connection: Connection, matches: ReasonTest
 ) -> RetryCounts:
     """Resend matching rejects accepted now; raise Fenced if another run began (sent ones stay)."""
     acceptable = _AcceptanceFilter(settings, connection)
     outcome = RetryCounts()
     partitions = partitions_of(settings, connection)
-    name = f"{settings.worker.name}-rejects-retry"
-    state = (settings.rejects_topic, 0)
-    transactions = Transactions(connection, name, state, _CommandOwner())
+    transactional_id = f"{settings.worker.name}-rejects-retry"
+    # Where a worker's state changes would go; here are none.
+    state_log = (settings.rejects_topic, 0)
+    transactions = Transactions(
+        connection, transactional_id, state_log, _CommandOwner()
+    )
     # End the transaction of a killed run; only then is it settled what that run sent.
     transactions.take_over()
     try:
@@ -212,7 +220,7 @@ def resent_record(reject: Rejected) -> Outgoing:
 
 
 def _chunks(
-    settings: Settings, connection: Connection, partition: int, matches: Wanted
+    settings: Settings, connection: Connection, partition: int, matches: ReasonTest
 ) -> Iterator[list[Placed]]:
     """Yield a partition's wanted rejects that were not resent, in chunks of one transaction."""
     try:
@@ -226,7 +234,9 @@ def _chunks(
         ) from None
     chunk: list[Placed] = []
     nbytes = 0
-    for message, reject, was_sent in _wanted(connection, settings, partition, matches):
+    for message, reject, was_sent in _matching(
+        connection, settings, partition, matches
+    ):
         if was_sent:
             continue
         chunk.append((message.offset() or 0, reject))
@@ -240,23 +250,28 @@ def _chunks(
 
 
 class _AcceptanceFilter:
-    """Tells which rejects the worker would accept under these settings, as they come now."""
+    """Tells which rejects the worker would accept under these settings, as they come now.
+
+    A "log" is one partition of a topic: (topic, partition).
+    """
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings = settings
-        self._reader = reader_of(settings)
-        self._formats = RecordFormats(settings, self._reader)
-        produced = check_events(settings, connection, as_produced=True)
-        sources = *produced, *partitions_by_user(settings, connection)
-        self._sources = {source.log: source for source in sources}
-        self._readers: dict[tuple[str, int], SourceReader] = {}
+        self._event_reader = reader_of(settings)
+        self._formats = RecordFormats(settings, self._event_reader)
+        # A record was rejected in an events topic, or later, in the topic re-keyed by user.
+        events = check_events(settings, connection, as_produced=True)
+        by_user = partitions_by_user(settings, connection)
+        self._partitions = {place.log: place for place in (*events, *by_user)}
+        # Made when the first reject of a partition comes.
+        self._reader_of_log: dict[tuple[str, int], SourceReader] = {}
 
     def select(self, rejects: Sequence[Placed], outcome: RetryCounts) -> list[Placed]:
         """Return the rejects that would be accepted; count the others in `outcome`."""
         whole: dict[tuple[str, int], list[Placed]] = {}
         for offset, reject in rejects:
             log = reject.topic, reject.partition
-            if log not in self._sources:
+            if log not in self._partitions:
                 outcome.foreign += 1
             elif reject.truncated:
                 outcome.cut += 1
@@ -272,10 +287,13 @@ class _AcceptanceFilter:
 
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
         """Return the indices of rejects of one partition that would be accepted now."""
-        if log not in self._readers:
-            placements = [(0, self._sources[log].topic.partitions)]
-            self._readers[log] = source_reader_of(
-                self._settings, self._reader, log[1], placements, self._formats.make()
+        if log not in self._reader_of_log:
+            topic = self._partitions[log].topic
+            # At all times (from 0 on) users are placed on as many partitions as there are now.
+            placements = [(0, topic.partitions)]
+            fmt = self._formats.make()
+            self._reader_of_log[log] = source_reader_of(
+                self._settings, self._event_reader, log[1], placements, fmt
             )
         records = Records.of(
             [reject.value for reject in rejects],
@@ -284,12 +302,14 @@ class _AcceptanceFilter:
         )
         now_ms = time.time_ns() // 1_000_000
         max_behind_ms = self._settings.max_behind_ms
-        # Resent records go to the end, where the clock has moved the watermark.
+        # Resent records go to the end, where the clock has moved the watermark. An event that is
+        # too far behind it is rejected again.
         watermark_ms = now_ms - self._settings.events.grace_ms
         latest_ms = now_ms + self._settings.events.max_ahead_ms
         accepted: list[int] = []
-        for reading in self._readers[log].read(records, latest_ms):
+        for reading in self._reader_of_log[log].read(records, latest_ms):
             events = reading.events
+            # Others no histogram counts.
             is_accepted = events.in_any_view
             if max_behind_ms is not None:
                 is_accepted &= watermark_ms - events.times <= max_behind_ms
@@ -298,10 +318,13 @@ class _AcceptanceFilter:
 
 
 def record_key(settings: Settings, reject: Rejected) -> bytes | None:
-    """Return the key of a rejected record, of one that was re-keyed by user the original one."""
+    """Return the key that the producer gave a rejected record."""
+    # In the topic by user the key is the user, and a header has the producer's, unless both are
+    # the same.
     if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:
         return reject.key
-    return read_headers(reject.headers)[1]
+    _, original = read_headers(reject.headers)
+    return original
 
 
 def _shown(key: bytes | None) -> str:
@@ -309,7 +332,7 @@ def _shown(key: bytes | None) -> str:
 
 
 def _decoded(settings: Settings, reject: Rejected) -> object:
-    """Return the event of a reject in JSON; None for others, whose schemas are in a registry."""
+    """Return a reject's JSON as objects; None if it is none, or needs a schema of a registry."""
     if settings.events.format != "json" or reject.value is None:
         return None
     with suppress(ValueError):
@@ -323,24 +346,24 @@ def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
     connection = connection_of(settings)
     reason = chosen.reason
 
-    def wanted(text: str) -> bool:
+    def matches(text: str) -> bool:
         return reason is None or reason in text
 
     if chosen.retry:
         ensure_compiled()
-        _print_retry(retry_rejects(settings, connection, wanted), say)
+        _print_retry(retry_rejects(settings, connection, matches), say)
         say.line()
-    # By reason.
-    counts = defaultdict[str, ReasonCounts](ReasonCounts)
+    by_reason = defaultdict[str, ReasonCounts](ReasonCounts)
     undeclared = UndeclaredKeys(settings)
     shown: list[Rejected] = []
     number = 0
     with ProgressLine() as progress:
         for partition in range(partitions_of(settings, connection)):
-            for message, reject, was_sent in _wanted(
-                connection, settings, partition, wanted
+            for message, reject, was_sent in _matching(
+                connection, settings, partition, matches
             ):
-                counts[reject.reason].add(reject, message.timestamp()[1], was_sent)
+                _, rejected_ms = message.timestamp()
+                by_reason[reject.reason].add(reject, rejected_ms, was_sent)
                 if reject.reason == NOT_DECLARED:
                     undeclared.add(
                         record_key(settings, reject), _decoded(settings, reject)
@@ -350,14 +373,14 @@ def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
                 number += 1
                 if number % 1_000 == 0:
                     progress.update(f"{number:,} rejects read")
-    if not counts:
+    if not by_reason:
         of_reason = "" if reason is None else f" with a reason that holds {reason!r}"
         say.line(f"topic {settings.rejects_topic}: no rejects{of_reason}.")
         return 0
     say.line(
         f"topic {settings.rejects_topic}: {plural(number, 'reject')}", style="bold"
     )
-    _print_reasons(counts, undeclared, say)
+    _print_reasons(by_reason, undeclared, say)
     if chosen.show is not None:
         say.line()
         say.line(

@@ -46,10 +46,11 @@ from workers.settings.settings import Settings
 from workers.settings.times import parse_time, when
 
 EXIT_TERMINATED = 143
+# Of a backtest's results, for each histogram.
 ROWS_SHOWN = 40
 # Runs of empty ticks, for each histogram.
 GAPS_SHOWN = 3
-# Of a backtest, if not given.
+# Defaults of a backtest.
 SEEDS = 3
 TOP = 10
 METRICS_SHOWN = (
@@ -99,10 +100,10 @@ def replay_events(settings: Settings, chosen: Replay) -> int:
             else BacktestRun(chosen, chosen.report, settings, key)
         )
         # Those of a backtest read all that any of its combinations needs.
-        read = settings if backtest is None else backtest.settings
+        reader_settings = settings if backtest is None else backtest.settings
         with (
             backtest or nullcontext(),
-            open_events(read) as events,
+            open_events(reader_settings) as events,
             Output(snapshots) as output,
             ProgressLine() as progress,
         ):
@@ -115,18 +116,19 @@ def replay_events(settings: Settings, chosen: Replay) -> int:
             else:
                 for note in backtest.notes():
                     progress.print(f"replay: {note}")
-                summary = backtest.runs.run(read, events, output.write, show)
+                summary = backtest.runs.run(reader_settings, events, output.write, show)
             for note in events.notes():
                 progress.print(f"replay: {note}")
             if not summary.events and not summary.partial:
                 _refuse_empty(
                     summary, events, source is None, measured=backtest is not None
                 )
+            # A replay that was stopped before its first snapshot leaves no file.
             if not summary.partial or summary.snapshots:
                 output.close(partial=summary.partial)
             for line in report(summary, events.word, events.places):
                 progress.print(line)
-            for line in empty_runs(summary, read.histograms):
+            for line in empty_runs(summary, reader_settings.histograms):
                 progress.print(f"  {line}")
             if backtest is not None:
                 for line in backtest.write(summary, events.word):
@@ -166,12 +168,16 @@ def _refuse_empty(
 
 
 def _place(reject: Rejected, word: str, places: Sequence[str]) -> str:
-    """Return where a rejected line or record is, and why it was rejected."""
+    """Return where a rejected line or record is, and why it was rejected.
+
+    `word` is what the source has, line or record; `places` names its partitions.
+    """
     partition = f"{places[reject.partition]}, " if len(places) > 1 else ""
     return f"{partition}{word} {reject.number:,}: {reject.reason}"
 
 
 def _progress_text(summary: Summary) -> str:
+    """Return how far a replay is, its speed, and how long it will take if that stays so."""
     text = totals(summary)
     if summary.seconds > 0:
         text += f", {summary.events / summary.seconds:,.0f} events/s"
@@ -187,7 +193,10 @@ def totals(summary: Summary) -> str:
 
 
 def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the lines of a replay's summary; `word` is what the source has: line or record."""
+    """Yield the lines of a replay's summary.
+
+    `word` is what the source has, line or record; `places` names its partitions.
+    """
     mark = " PARTIAL:" if summary.partial else ""
     yield f"replay:{mark} {totals(summary)} (exact: for the operator only)"
     if summary.outside:
@@ -217,7 +226,10 @@ def empty_runs(
 
 
 def _stopped(summary: Summary, place: str | None, *, measured: bool) -> str:
-    """Return how far a replay came that was stopped; `measured`: it is a backtest."""
+    """Return how far a replay came that was stopped, and where its snapshots are, if any.
+
+    `measured`: it is a backtest.
+    """
     text = "replay: stopped: "
     if summary.last_ms is None:
         return text + "no events were read"
@@ -243,8 +255,11 @@ class Output:
     def __init__(self, name: str | None) -> None:
         self._name = name
         self._file: IO[bytes] | None = None
+        # The file's path until it gets its name.
         self._part: Path | None = None
+        #: Where the snapshots are, once closed.
         self.place: str | None = None
+        #: What a replay calls with each snapshot; None: it need not make any.
         self.write: Write = None if name is None else self._write
         if name == "-":
             self._file = sys.stdout.buffer
@@ -277,6 +292,7 @@ class Output:
         try:
             yield
         except BrokenPipeError:
+            # A reader such as `head` has enough: `cli` ends without a message.
             raise
         except OSError as error:
             raise SettingsError(
@@ -284,7 +300,10 @@ class Output:
             ) from error
 
     def close(self, *, partial: bool) -> None:
-        """Give the file its name; a `partial` one (ticks missing) never replaces an older file."""
+        """Give the file its name; a `partial` one (ticks missing) never replaces an older file.
+
+        Then it is NAME.partial.
+        """
         if self._file is None or self._name is None:
             return
         with self._explain_errors():
@@ -306,8 +325,8 @@ class BacktestRun:
     def __init__(
         self, chosen: Replay, directory: Path, settings: Settings, key: NoiseKey
     ) -> None:
-        written = chosen.snapshots is not None
-        if chosen.vary and written:
+        writes = chosen.snapshots is not None
+        if chosen.vary and writes:
             raise SettingsError(
                 "--snapshots writes those of one run, so it cannot be used with --vary"
             )
@@ -318,7 +337,7 @@ class BacktestRun:
         runs = runs_of(self._grid.combinations, chosen.seeds or SEEDS)
         self._number = len(runs)
         # This process writes the snapshots; other processes are forked before reading starts.
-        processes = 1 if written else processes_for(runs)
+        processes = 1 if writes else processes_for(runs)
         top = chosen.top or TOP
         self.runs: Backtest | Pool
         if processes > 1:
@@ -327,7 +346,7 @@ class BacktestRun:
             self.runs = Backtest(runs, key, top)
             # Snapshots of one seed only.
             for watch in self.runs.watches():
-                watch.histogram.written = written and watch.run.seed == 0
+                watch.histogram.written = writes and watch.run.seed == 0
 
     def __enter__(self) -> Self:
         return self

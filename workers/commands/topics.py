@@ -1,4 +1,8 @@
-"""`quietcount topics`: compare the topics a worker needs with those on the cluster."""
+"""`quietcount topics`: compare the topics a worker needs with those on the cluster.
+
+The plan has all topics that it needs, with the partitions that each should have; the worker's own
+are all but the events topics. "Lacking" are topics that exist with fewer partitions than planned.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,6 +39,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     connection = connection_of(settings)
     cluster = inspect_topics(settings, connection)
     has_events = cluster.existing.keys() >= set(cluster.events)
+    # Somebody else will create the events topic, probably with the cluster's default.
     if create and not events_topic and not has_events:
         cluster = inspect_topics(
             settings, connection, topics.default_partitions(connection)
@@ -54,7 +59,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
                 log(f"creating the events topic {topic.name} with {number}")
         existing = existing | _add_partitions(connection, lacking, existing)
         created = topics.create_missing(connection, planned, existing)
-        # Something else created some meanwhile: how they are configured is not known yet.
+        # Another process created some meanwhile: how they are configured is not known yet.
         if len(created) < len(missing):
             existing = inspect_topics(settings, connection).existing
         lacking = []
@@ -80,7 +85,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     own = [topic.name for topic in absent if topic.purpose != topics.EVENTS]
     if own:
         log(f"missing: {', '.join(own)}; --create creates what is missing")
-    # For what else a worker would refuse to start.
+    # Other reasons for which a worker would refuse to start.
     for refusal in start_refusals(settings, connection):
         log(refusal)
     if wrong:
@@ -122,7 +127,7 @@ def _print(
     created: Sequence[str],
     may_be_public: set[str],
 ) -> None:
-    """Print the table of topics; `may_be_public` are those that are for readers."""
+    """Print the table of topics; `may_be_public` are those whose content is for anyone."""
     table = Table(box=None, pad_edge=False)
     for heading in (
         "topic",

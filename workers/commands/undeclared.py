@@ -18,6 +18,7 @@ QUOTES = (
     "the record keys are JSON strings; the quotes are part of each key, as $key is the key as "
     "written"
 )
+# Keys in a message, and characters of one.
 _SHOWN = 5
 _CHARACTERS = 60
 # Different keys that are counted; those that come later are left out.
@@ -36,16 +37,22 @@ def json_string(key: str) -> str | None:
 
 
 class UndeclaredKeys:
-    """Counts of stream keys that rejected events have and no histogram declares."""
+    """Counts of stream keys that rejected events have and no histogram declares.
+
+    A view says which field, or the record key, has a histogram's stream key.
+    """
 
     def __init__(self, settings: Settings, shape: Shape | None = None) -> None:
+        """Events are read by `shape`; None: by that of the settings."""
         self._shape = settings.shape if shape is None else shape
         self._projection = Projection(self._shape)
         # The views as the settings have them: in a file, the record key is a field.
         self._in_topic = settings.shape.views
         self._declared = _declared(settings, self._shape)
+        # How many events have each undeclared key.
         self._counts = Counter[str]()
-        self._of_records = False
+        # Whether any of them was a record key, for the wording.
+        self._has_record_keys = False
 
     def __repr__(self) -> str:
         return f"UndeclaredKeys({len(self._counts)})"
@@ -53,6 +60,7 @@ class UndeclaredKeys:
     def add(self, record_key: bytes | None, record: object) -> None:
         """Count the undeclared keys of an event, each once; `record` None: not decoded."""
         event = self._projection.event(record)
+        # A text is the reason why it is no event; its record key counts all the same.
         views = [] if isinstance(event, str) else event.views
         keys = set[str]()
         for index, (name, view) in enumerate(self._shape.views.items()):
@@ -67,7 +75,7 @@ class UndeclaredKeys:
                 key = None if values is None else values.key
             if key is not None and key not in declared:
                 keys.add(key)
-                self._of_records |= self._in_topic[name].key == RECORD_KEY
+                self._has_record_keys |= self._in_topic[name].key == RECORD_KEY
         for key in keys:
             if key in self._counts or len(self._counts) < _KEYS_MAX:
                 self._counts[key] += 1
@@ -76,10 +84,10 @@ class UndeclaredKeys:
         """Yield sentences on the most frequent undeclared keys, and what to do about quotes."""
         if not self._counts:
             return
-        whose = "record key" if self._of_records else "key"
+        noun = "record key" if self._has_record_keys else "key"
         number = len(self._counts)
         few = "" if number <= _SHOWN else "the most frequent of "
-        yield f"{few}{plural(number, f'undeclared {whose}')}: {shown_keys(self._counts)}"
+        yield f"{few}{plural(number, f'undeclared {noun}')}: {shown_keys(self._counts)}"
         quoted = sum(
             n for key, n in self._counts.items() if json_string(key) is not None
         )
@@ -92,7 +100,7 @@ class UndeclaredKeys:
             )
             subject = (
                 QUOTES
-                if self._of_records
+                if self._has_record_keys
                 else "the keys are JSON strings, with their quotes"
             )
             yield f"{subject}{some}: {_remedy(self._counts)}"

@@ -327,7 +327,7 @@ def test_bounds_hold_for_nearly_all_events() -> None:
         [{"lines": [{"sku": f"p{j}", "qty": 2} for j in range(n)]} for n in numbers]
     )
     assert (draft.max_items, draft.max_count) == (3, 2)
-    assert draft.within[0] == 199 / 200
+    assert draft.items_within == 199 / 200
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,10 @@ def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
 
 
 def _near(absent: examine.Nearest, who: str = "no record") -> str:
-    """Return a sentence on a path that no record has, with similar paths that some have."""
+    """Return a sentence on a path that no record has, with similar paths that some have.
+
+    `who` is its subject.
+    """
     if not absent.nearest:
         return f"{who} has {absent.path}, nor anything like it"
     near = ", ".join(f"{path} (in {part:.0%})" for path, part in absent.nearest.items())
@@ -209,7 +212,10 @@ def _numbers(numbers: examine.Numbers, summed: Sum, say: Printer) -> None:
 def _users(
     contributions: examine.UserContributions, config: HistogramConfig, say: Printer
 ) -> None:
-    """Print how much the sample's users contribute, against the bounds on a user."""
+    """Print how much the sample's users contribute, against the bounds on a user.
+
+    The bounds hold over an epoch, or, without epochs, over a period of the settings.
+    """
     epoch = "an epoch (all time)"
     if (ticks := config.charge_grid.horizon) is not None:
         span = _span(config.tick_ms * ticks)
@@ -266,6 +272,7 @@ def _expected(
     """Print what the first ticks would show if events continue as in the sample."""
     say.line("  estimate, if events continue like this:")
     if expected.declared is not None:
+        # 100 % and 0 % where that is so, or nearly.
         digits = 1 if 0.001 < expected.declared < 0.999 else 0
         say.line(
             f"    {expected.declared:.{digits}%} of all contributions are in its declared domain",
@@ -279,6 +286,7 @@ def _expected(
         _windows(expected, histogram, say)
         return
     if expected.has_counts:
+        # By more than rounding to three digits hides.
         worse = expected.sd_worst > expected.sd_first * 1.005
         worst = f", {expected.sd_worst:.3g} at worst" if worse else ""
         when = "the first tick" if expected.first == 1 else f"tick {expected.first:,}"
@@ -290,6 +298,7 @@ def _expected(
     for passing in expected.passing:
         after = f"after tick {passing.tick:,}"
         if histogram.of_users is not None:
+            # The least number that can come above the threshold, rounded up.
             users = -(-(passing.threshold + 1) // max_count)
             say.line(
                 f"    {after}: threshold {passing.threshold:,}: an item is shown from about {users:,} different users on, at least "
@@ -325,12 +334,11 @@ def _windows(
         if window.threshold is None:
             continue
         if of_users:
-            config = histogram.config
-            users = f"about {window.threshold + 1:,} different users in it"
-            if not config.unique_users:
-                users = f"a count of about {window.threshold + 1:,}"
+            least = f"a count of about {window.threshold + 1:,}"
+            if histogram.config.unique_users:
+                least = f"about {window.threshold + 1:,} different users in it"
             say.line(
-                f"      threshold {window.threshold:,}: an item is shown from {users} on"
+                f"      threshold {window.threshold:,}: an item is shown from {least} on"
             )
         else:
             say.line(
@@ -343,7 +351,7 @@ def _windows(
 
 
 def _span(milliseconds: int) -> str:
-    """Return a duration: as the settings have it, unless that is a long number."""
+    """Return a duration: as the settings have it, or, if that is long, as 7:30:00."""
     short = format_duration(milliseconds)
     return short if len(short) < 5 else str(timedelta(seconds=milliseconds // 1000))
 

@@ -8,7 +8,8 @@ bounds.
 
 A view is what a histogram reads of an event: stream key, items and counts, and the condition
 `where`. A code is a text's number in a vocabulary. A weight is how many events per second one
-sampled event of a partition represents.
+sampled event of a partition represents. A part of the sample is one partition's newest records; of
+a partition that has more, its oldest few are read, too.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ NAMES_MAX = 200
 ELEMENTS_MAX = 20
 # For all records together.
 PATHS_MAX = 5_000
+# Stream keys in quotes that are named.
 _QUOTED_MAX = 5
+# Similar paths that are named, and their least likeness.
 NEAREST = 3
 _NEAR = 0.6
 # The last name alone is weaker evidence than the whole path, and short names match by chance.
@@ -201,8 +204,8 @@ def expected(
 ) -> Expected:
     """Return the expected results of a histogram's ticks.
 
-    `unit` is what is protected. `events_s` are matching events per second, `pairs_s` contributions
-    per second of each stream key and label, within the bounds of an event.
+    `unit` is what is protected: "event" or "user". `events_s` are matching events per second,
+    `pairs_s` contributions per second of each stream key and label, within the bounds of an event.
     """
     mechanism = mechanism_of(config, unit)
     tick_s = config.tick_ms / 1000
@@ -219,6 +222,7 @@ def expected(
         declared = sum(per_tick.values()) / total if total else 0.0
     last = noise.last_tick(config)
     if isinstance(mechanism, Sliding):
+        # Its windows say what is expected, in place of ticks.
         return Expected(
             has_counts=True,
             first=1,
@@ -233,16 +237,17 @@ def expected(
             declared=declared,
             windows=tuple(_window_estimates(config, mechanism, per_tick)),
         )
-    # New items are shown only at every so many ticks.
+    # New items are shown only at every so many ticks, an epoch's last one at the latest.
     step = config.discovery_step or 1
+    first = min(step, last)
     sd_worst, _ = mechanism.curve(last).worst_and_rms(last)
     # The first and last ticks after which a threshold decides what is shown.
-    ticks = sorted({min(step, last), last // step * step or last})
+    ticks = sorted({first, last // step * step or last})
     decided = [tick for tick in ticks if mechanism.threshold(tick) is not None]
     return Expected(
         has_counts=mechanism.law in noise.COUNT_LAWS,
-        first=min(step, last),
-        sd_first=mechanism.sd(min(step, last)),
+        first=first,
+        sd_first=mechanism.sd(first),
         sd_worst=sd_worst,
         last=last,
         events=events_s * tick_s,
@@ -283,7 +288,8 @@ def _threshold_estimate(
 ) -> ThresholdEstimate:
     """Return how many items pass the threshold by `tick`; `per_tick` has their counts in a tick."""
     threshold = mechanism.threshold(tick) or 0
-    # Number of ticks whose counts one decision uses: of blocks of ticks the longest that fits.
+    # How many ticks' counts are compared with the threshold together: all since the epoch began,
+    # one, or, where ticks form blocks of radix^level, those of the longest block that fits.
     ticks = 1 if mechanism.about.family == "tick" else tick
     if (blocks := mechanism.blocks()) is not None:
         sizes = (blocks.radix**level for level in range(blocks.levels))
@@ -298,12 +304,13 @@ def _threshold_estimate(
 def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, float]:
     """Return, for each item, the count that its own must exceed by the threshold.
 
-    That is 0, or, if only the k largest are candidates, the (k+1)-th count of its stream key.
+    That is 0, or, if only the k largest of a stream key are candidates to be shown, the (k+1)-th
+    count of its key.
     """
     candidates = config.candidates
     if not candidates:
         return dict.fromkeys(counts, 0.0)
-    # A 0 each, for keys with at most so many items.
+    # Each with a 0 at the end: the bar of a key with at most k items.
     by_key: dict[str, list[float]] = defaultdict(lambda: [0.0])
     for (key, _), count in counts.items():
         by_key[key].append(count)
@@ -478,7 +485,9 @@ def examine(settings: Settings, sample: Sample) -> Findings:
 class _Survey:
     """A sample that is read as the worker would read it, and what was found in it so far.
 
-    `late` has the number of late events by histogram, `numbers` those of sums by view.
+    `paths` are those that the settings read, `fields` counts all that records have. `reasons` has
+    the rejects by reason, `late` the number of late events by histogram, `numbers` what sums add up
+    by view.
     """
 
     def __init__(self, settings: Settings, sample: Sample) -> None:
@@ -507,7 +516,10 @@ class _Survey:
         self._undeclared = UndeclaredKeys(settings, shape)
 
     def events(self, part: Part) -> list[Events]:
-        """Return the events of a part in batches, without noting anything."""
+        """Return the events of a part in batches, without noting anything.
+
+        For the oldest records, of which only the times matter.
+        """
         readings = self._source(part).read(part.records, self._latest_ms)
         return [reading.events for reading in readings]
 
@@ -581,6 +593,7 @@ class _Survey:
         why.number += 1
         record = _decoded(source, part, reject.index)
         why.fields.add(record)
+        # A text is a reason to reject. (A reject may be an event that came too late.)
         refused = isinstance(self._projection.event(record), str)
         why.empty += refused and not isinstance(
             self._with_missing_empty.event(record), str
@@ -610,7 +623,8 @@ def _gaps(
 ) -> tuple[Gap, ...]:
     """Return the long times that surely have no events: not those that the sample left out.
 
-    Of a partition with `oldest` records, the sample lacks those between them and its newest. So two
+    `times_by_part` has the times of the parts' events, `oldest` those of the oldest records. Of a
+    partition with `oldest` records, the sample lacks those between them and its newest. So two
     ranges of time are known: since the latest of where the newest records begin, and up to the
     earliest of where the oldest end.
     """
@@ -725,7 +739,7 @@ def _time_doubt(settings: Settings, times: Longs) -> str:
     if _plausible(median_ms):
         return ""
     ms_in = {"s": 1_000, "ms": 1, "us": 1e-3, "ns": 1e-6}
-    # What was sent, and was read in the unit of the settings.
+    # The number in the event, which was read in the unit of the settings.
     sent = median_ms / ms_in[unit]
     for other, ms in ms_in.items():
         if other != unit and _plausible(int(sent * ms)):
@@ -739,7 +753,7 @@ def _plausible(at_ms: int | None) -> bool:
 
 
 @dataclass(slots=True)
-class _Sums:
+class _Totals:
     """What one histogram has met in the sample so far; `_findings` turns it into findings.
 
     Events of other stream keys than declared are `unserved`; `quoted` are declared keys that are
@@ -778,38 +792,38 @@ def _findings(
     `weighted` has batches of events with weights, `absent` the paths that no record has, `numbers`
     what each view adds up, and `late` how many events come after their tick has closed.
     """
-    sums = _Sums()
+    totals = _Totals()
     for events, weight in weighted:
-        _add(sums, config, events, weight)
-    items = joined(sums.items)
+        _add(totals, config, events, weight)
+    items = joined(totals.items)
     served = (
-        len(sums.keys)
+        len(totals.keys)
         if config.keys == "public"
-        else len(sums.keys.intersection(config.keys))
+        else len(totals.keys.intersection(config.keys))
     )
     paths = wanted_paths(
         Shape({lane.view: settings.shape.views[lane.view] for lane in config.lanes})
     )
     unit = settings.privacy.unit
     estimate = None
-    if sums.events_s:
-        estimate = expected(config, unit, sums.events_s, sums.pairs_s)
+    if totals.events_s:
+        estimate = expected(config, unit, totals.events_s, totals.pairs_s)
     return HistogramFindings(
         config=config,
         looked_at=len(items),
-        keys=len(sums.keys),
+        keys=len(totals.keys),
         served=served,
-        unserved=sums.unserved,
-        undeclared=sums.undeclared,
-        quoted_keys=tuple(sorted(sums.quoted)[:_QUOTED_MAX]),
+        unserved=totals.unserved,
+        undeclared=totals.undeclared,
+        quoted_keys=tuple(sorted(totals.quoted)[:_QUOTED_MAX]),
         without_items=int(np.count_nonzero(items == 0)),
-        early=sums.early,
+        early=totals.early,
         late=late,
-        labels=len(sums.labels),
+        labels=len(totals.labels),
         items=_spread(items, config.max_items),
-        amounts=_spread(joined(sums.amounts), config.max_count),
+        amounts=_spread(joined(totals.amounts), config.max_count),
         numbers=_clamped(config, numbers),
-        of_users=_user_contributions(sums, config) if unit == "user" else None,
+        of_users=_user_contributions(totals, config) if unit == "user" else None,
         absent=tuple(absent[path] for path in paths if path in absent),
         expected=estimate,
     )
@@ -845,30 +859,34 @@ def _weights(
     }
     samples = []
     for part, times in zip(sample.parts, times_by_part, strict=True):
-        first = first_times.get(part.source.log)
+        log = part.source.log
+        first = first_times.get(log)
         events = float(len(times))
-        # A file has its first record.
+        # Whether nothing came before the earliest of the times. A file has its first record.
         from_start = True
         if first is not None:
             from_start = False
             if len(first):
                 # Of the whole partition's events, since its first records tell when they began.
-                low, high, _ = sample.bounds[part.source.log]
+                low, high, _ = sample.bounds[log]
                 records = estimated_records(part.records.offsets, low, high)
                 events = records * len(times) / len(part.records)
                 from_start = low == 0
                 times = np.concatenate([first, times])
-        elif part.source.log in sample.bounds:
-            from_start = sample.bounds[part.source.log].low == 0
+        elif log in sample.bounds:
+            # The part is the whole partition, as far as it still is there.
+            from_start = sample.bounds[log].low == 0
         samples.append(
             PartitionSample(times=times, events=events, from_start=from_start)
         )
     rates = event_rates(samples)
-    numbers = [max(len(times), 1) for times in times_by_part]
-    return [rate / number for rate, number in zip(rates, numbers, strict=True)]
+    sampled = [max(len(times), 1) for times in times_by_part]
+    return [rate / number for rate, number in zip(rates, sampled, strict=True)]
 
 
-def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) -> None:
+def _add(
+    totals: _Totals, config: HistogramConfig, events: Events, weight: float
+) -> None:
     """Add a batch of events, each of which represents `weight` events per second."""
     columns = events.views[config.view]
     # The rows of the events that the histogram looks at.
@@ -879,27 +897,28 @@ def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) ->
     )
     keys = columns.keys[seen].tolist()
     names = {code: columns.key_names.name(code) for code in set(keys)}
-    sums.keys |= set(names.values())
+    totals.keys |= set(names.values())
     all_keys = config.keys == "public"
     served = {code for code, name in names.items() if all_keys or name in config.keys}
-    sums.quoted |= {
+    totals.quoted |= {
         names[code] for code in served if json_string(names[code]) is not None
     }
     for code, number in Counter(keys).items():
         if code not in served:
-            sums.unserved += number
-            sums.undeclared[names[code]] += number
+            totals.unserved += number
+            totals.undeclared[names[code]] += number
     early = events.times[seen] < config.start_ms
-    sums.early += int(np.count_nonzero(early))
+    totals.early += int(np.count_nonzero(early))
     rows, items_per_event = _rows(columns, seen)
-    sums.items.append(items_per_event)
-    sums.amounts.append(_amounts(columns, rows))
-    sums.labels |= {
+    totals.items.append(items_per_event)
+    totals.amounts.append(_amounts(columns, rows))
+    totals.labels |= {
         columns.label_names.name(code) for code in set(columns.labels[rows].tolist())
     }
+    # An empty list would not be a mask.
     counting = seen[[code in served for code in keys] & ~early] if len(seen) else seen
-    sums.events_s += weight * len(counting)
-    _add_contributions(sums, config, events, counting, weight)
+    totals.events_s += weight * len(counting)
+    _add_contributions(totals, config, events, counting, weight)
 
 
 def _rows(
@@ -907,11 +926,12 @@ def _rows(
 ) -> tuple[Longs, Longs]:
     """Return the rows (m,) of the labels of `events` (k,), and how many each of these has (k,).
 
-    At most `most` labels of an event are taken, the first ones.
+    The labels of event i are those in rows `columns.ends`[i - 1] to before `columns.ends`[i]. At
+    most `most` labels of an event are taken, the first ones.
     """
     lengths = np.diff(columns.ends, prepend=0)[events]
-    kept = lengths if most is None else np.minimum(lengths, most)
-    return rows_of(columns.ends[events] - lengths, kept), kept
+    taken = lengths if most is None else np.minimum(lengths, most)
+    return rows_of(columns.ends[events] - lengths, taken), taken
 
 
 def _amounts(columns: EventColumns, rows: Longs) -> Longs:
@@ -924,7 +944,11 @@ def _amounts(columns: EventColumns, rows: Longs) -> Longs:
 
 
 def _add_contributions(
-    sums: _Sums, config: HistogramConfig, events: Events, counting: Longs, weight: float
+    totals: _Totals,
+    config: HistogramConfig,
+    events: Events,
+    counting: Longs,
+    weight: float,
 ) -> None:
     """Add the first `max_items` items of the events in the rows `counting`.
 
@@ -936,36 +960,37 @@ def _add_contributions(
     amounts = _amounts(columns, rows)
     keys = np.repeat(columns.keys[counting], items_per_event)
     labels = columns.labels[rows]
-    # Numbers of stream key and label, which are fewer than the items: names are looked up once.
+    # Codes of stream key and label, of which there are fewer than items: names are looked up once.
     codes = list(zip(keys.tolist(), labels.tolist(), strict=True))
-    totals = Counter[tuple[int, int]]()
+    bounded = Counter[tuple[int, int]]()
     for code, amount in zip(
         codes, np.minimum(amounts, config.max_count).tolist(), strict=True
     ):
-        totals[code] += amount
+        bounded[code] += amount
     key_name = columns.key_names.name
     label_name = columns.label_names.name
-    pairs = {(key, label): (key_name(key), label_name(label)) for key, label in totals}
-    for code, total in totals.items():
-        sums.pairs_s[pairs[code]] += weight * total
+    pairs = {(key, label): (key_name(key), label_name(label)) for key, label in bounded}
+    for code, amount in bounded.items():
+        totals.pairs_s[pairs[code]] += weight * amount
     if events.users is None:
         return
     ticks = (events.times - config.start_ms) // config.tick_ms
+    # None: all time is one epoch.
     horizon = config.charge_grid.horizon
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
     # For each event the counts of its user and epoch.
     user_counts = {}
     for event in counting.tolist():
         user = events.users[event].tobytes()
-        user_counts[event] = sums.of_users[user, int(epochs[event])]
+        user_counts[event] = totals.of_users[user, int(epochs[event])]
     event_of_item = np.repeat(counting, items_per_event).tolist()
     for code, event, amount in zip(codes, event_of_item, amounts.tolist(), strict=True):
         user_counts[event][pairs[code]] += amount
 
 
-def _user_contributions(sums: _Sums, config: HistogramConfig) -> UserContributions:
+def _user_contributions(totals: _Totals, config: HistogramConfig) -> UserContributions:
     """Return how much each user contributed in an epoch, against the bounds."""
-    users = sums.of_users.values()
+    users = totals.of_users.values()
     pairs = np.array([len(counts) for counts in users], dtype=np.int64)
     amounts = np.array(
         [count for counts in users for count in counts.values()], dtype=np.int64

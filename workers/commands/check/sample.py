@@ -58,6 +58,7 @@ def of_topics(
     `say` tells the operator which partition reading waits for.
     """
     connection = connection_of(settings)
+    # The partitions that producers write to: with re-keying, not those by user.
     places = check_events(settings, connection, as_produced=True)
     sources = {source.log: source for source in places}
     ends = read_ends(
@@ -102,6 +103,7 @@ def _columns(records: Sequence[Record]) -> Records:
 
 def of_file(settings: Settings, name: str, number: int) -> Sample:
     """Return the first events of a file: JSON lines, also gzipped or from "-", or Parquet."""
+    # As if the file were a topic of one partition.
     source = Place(0, SourceTopic(name, 1, None), 0)
     shown = f"the first events of {'standard input' if name == '-' else name}"
     with open_source(settings, name) as opened:

@@ -45,7 +45,10 @@ def hint(value: bytes) -> str:
 
 
 def _framed(value: bytes) -> str:
-    """Return what a value with a schema registry's first bytes is; "": it has none."""
+    """Return what a value is that begins as a schema registry's serializer writes; "": it does not.
+
+    Confluent's frame, or that of AWS Glue.
+    """
     if value[:1] == b"\x00" and len(value) > _FRAME:
         if value[_FRAME:].lstrip()[:1] == b"{":
             return 'JSON behind a schema registry\'s frame; events.format = "json_schema" reads it'

@@ -2,8 +2,10 @@
 
 Counts are kept per tick of a record's timestamp, like the worker's. A snapshot is compared with
 their sum from the start of its epoch, or of its window, to the end of its tick, so both cover the
-same events. An origin is an airport, the stream key; a label is a destination. A global tick is
+same events. An origin is an airport, the stream key; a label is a destination. A series is what one
+topic has: a window of the last seconds, or the counts since an epoch began. A global tick is
 numbered from 1970 on, not from the start of an epoch.
+
 The demo's page draws the exact counts in red beside the private ones:
 
 GET /demo/exact?histogram=H&key=K&after=END
@@ -54,7 +56,10 @@ class ExactCounts:
 
 
 class CountedTicks:
-    """An origin's counts in the ticks from `first` to before `next`, which only grow."""
+    """An origin's exact counts in the ticks from `first` to before `next`, which only grow.
+
+    Each tick is added once, and where a window slides subtracted once.
+    """
 
     def __init__(self, exact: ExactCounts, origin: str) -> None:
         self._exact = exact
@@ -75,6 +80,7 @@ class CountedTicks:
         A window `slides`; otherwise `first` is that of an epoch, and what came before is forgotten.
         """
         self._slides = slides
+        # Nothing counted so far is still wanted.
         if first >= self.next:
             self.first = first
             self.next = first
@@ -85,6 +91,7 @@ class CountedTicks:
         while self.next <= tick:
             self.counts.update(self._exact.of(self.next, self._origin))
             self.next += 1
+        # Without the labels that came down to 0.
         return +self.counts
 
 
@@ -144,41 +151,43 @@ class Boards:
     """Boards by series and key. The viewer's thread makes them, the page's reads the last."""
 
     def __init__(
-        self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]
+        self, exact: ExactCounts, series: Sequence[str], keys: Sequence[str]
     ) -> None:
         self._exact = exact
-        self._running = {
-            (series, origin): CountedTicks(exact, origin)
-            for series, origin in product(histograms, keys)
+        self._counted = {
+            (name, origin): CountedTicks(exact, origin)
+            for name, origin in product(series, keys)
         }
+        # Items on the pages so far of a snapshot that is not whole.
         self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self.newest: dict[tuple[str, str], Board] = {}
+        # Guards `_last`, the boards that the page may still ask for.
         self._lock = threading.Lock()
         self._last: dict[tuple[str, str], deque[Board]] = {}
-        self.errors = {histogram: Errors() for histogram in histograms}
+        self.errors = {name: Errors() for name in series}
         self.snapshots = 0
 
     @property
     def ticks(self) -> int:
-        """How many ticks were seen, of all series and keys together."""
-        return self.snapshots // len(self._running)
+        """How many ticks were seen: each has a snapshot for every series and key."""
+        return self.snapshots // len(self._counted)
 
     def complete(self) -> bool:
         """Whether every series and key has a board."""
-        return len(self.newest) == len(self._running)
+        return len(self.newest) == len(self._counted)
 
     def receive(self, snapshot: dict[str, Any]) -> Board | None:
-        """Return the new board; None while pages are missing, and for a tick already seen.
+        """Take one page of a snapshot, as parsed JSON; return the board of a whole one.
 
-        A snapshot is a page of one, as parsed JSON.
+        None while pages are missing, and for a tick already seen.
         """
         stream = (snapshot["histogram"], snapshot["key"])
-        running = self._running[stream]
+        counted = self._counted[stream]
         tick = self._exact.grid.tick_at(snapshot["start"])
-        if tick < running.next:
+        if tick < counted.next:
             return None
-        pages = self._pages.setdefault(stream, [])
-        pages += [(label, count) for label, count in snapshot["items"]]
+        items = self._pages.setdefault(stream, [])
+        items += [(label, count) for label, count in snapshot["items"]]
         if snapshot["page"] < snapshot["pages"]:
             return None
         window = snapshot.get("window")
@@ -186,7 +195,7 @@ class Boards:
         first = tick - snapshot["tick"] + 1
         if window is not None:
             first = self._exact.grid.tick_at(window["from"])
-        exact = running.advance(first, tick, slides=window is not None)
+        exact = counted.advance(first, tick, slides=window is not None)
         rows = [
             Row(label, count, exact[label]) for label, count in self._pages.pop(stream)
         ]
@@ -204,13 +213,13 @@ class Boards:
             self._last.setdefault(stream, deque(maxlen=TICKS)).append(board)
         self.snapshots += 1
         self.errors[stream[0]].add(rows, board.sd)
-        self._exact.forget(min(counted.needed for counted in self._running.values()))
+        self._exact.forget(min(counted.needed for counted in self._counted.values()))
         return board
 
-    def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:
-        """Return the exact counts of a board's ticks that ended after `end_ms`."""
+    def after(self, series: str, key: str, end_ms: int) -> list[dict[str, object]]:
+        """Return the exact counts of the ticks of a series and key that ended after `end_ms`."""
         with self._lock:
-            boards = list(self._last.get((histogram, key), ()))
+            boards = list(self._last.get((series, key), ()))
         return [board.exact() for board in boards if board.end_ms > end_ms]
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -219,12 +228,12 @@ class Boards:
         after = query.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) < 20):
             return refusal(400, "after: a whole number of ms since 1970")
-        histogram = query.get("histogram", "")
+        series = query.get("histogram", "")
         key = query.get("key", "")
-        if (histogram, key) not in self._running:
+        if (series, key) not in self._counted:
             return refusal(
-                404, f"no such histogram and key: {histogram[:100]!r}, {key[:100]!r}"
+                404, f"no such histogram and key: {series[:100]!r}, {key[:100]!r}"
             )
-        response = web.json_response({"ticks": self.after(histogram, key, int(after))})
+        response = web.json_response({"ticks": self.after(series, key, int(after))})
         response.enable_compression()
         return response

@@ -99,30 +99,32 @@ def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
     reader = iter(rows)
     head = next(reader, [])
     columns = [head.index(name) for name in _COLUMNS]
+    # Flights by month, as `_sorted` takes them; those of the current month are not all there yet.
     waiting: dict[int, list[tuple[str, int, Flight]]] = {}
-    due = 1
+    next_month = 1
     current = 0
     for row in reader:
-        # `hour` is a time in UTC; `local` the hour of the day in New York.
-        hour, minute, year, month, day, local, origin, dest, carrier = [
+        # `hour_utc` is a time, `hour` the hour of the day in New York.
+        hour_utc, minute, year, month, day, hour, origin, dest, carrier = [
             row[i] for i in columns
         ]
         if int(month) != current:
-            while due in waiting:
-                yield from _sorted(waiting.pop(due))
-                due += 1
+            while next_month in waiting:
+                yield from _sorted(waiting.pop(next_month))
+                next_month += 1
             current = int(month)
+        # Interned: a month has few different ones.
         flight = Flight(
-            f"{year}-{int(month):02}-{int(day):02} {int(local):02}:{int(minute):02}",
+            f"{year}-{int(month):02}-{int(day):02} {int(hour):02}:{int(minute):02}",
             sys.intern(origin),
             sys.intern(dest),
             sys.intern(carrier),
         )
-        waiting.setdefault(current, []).append((hour, int(minute), flight))
+        waiting.setdefault(current, []).append((hour_utc, int(minute), flight))
     if not current:
         raise ValueError("no rows")
-    for month_left in sorted(waiting):
-        yield from _sorted(waiting[month_left])
+    for left in sorted(waiting):
+        yield from _sorted(waiting[left])
 
 
 def _sorted(month: list[tuple[str, int, Flight]]) -> Iterator[Flight]:
@@ -164,7 +166,11 @@ class Generator(threading.Thread):
         self._exact = exact
         self._ahead = ahead
         self._halt = threading.Event()
-        self.sent = self.failed = self.years = 0
+        #: Events sent, and those that did not reach Kafka.
+        self.sent = 0
+        self.failed = 0
+        #: How often the year was begun, and the time of the newest flight in it.
+        self.years = 0
         self.simulated = ""
         self.error: Exception | None = None
 
@@ -173,6 +179,7 @@ class Generator(threading.Thread):
         self._ahead = None
 
     def stop(self) -> None:
+        """End the thread, if it was started, and send what is queued; wait some seconds at most."""
         self._halt.set()
         if self.ident is not None:
             self.join(5)

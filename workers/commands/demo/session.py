@@ -5,6 +5,7 @@
     session     cluster, worker process, promise, and when to end
     view        draws on a terminal
 
+A board is one airport's newest snapshot in a series, with exact counts beside the private ones.
 Nothing here is part of a worker; the demo reads published snapshots like any downstream consumer.
 The worker is the real command, as a child process in its own directory. A run ends on Ctrl-C,
 SIGTERM, a closed terminal, or after the requested time.
@@ -206,6 +207,7 @@ def promise(settings: Settings) -> str:
     total = total_of(
         [charge_of(config, build(config)) for config in settings.histograms]
     )
+    # Both have the same; None where `rho` is given in its place.
     each = max(histogram.epsilon or math.inf for histogram in settings.histograms)
     learned = verdict(total.epsilon, total.delta, "any one flight was in the data")
     return (
@@ -234,9 +236,13 @@ class Session:
     def __init__(self, chosen: Demo) -> None:
         self._chosen = chosen
         self._console = Console(highlight=False)
+        # Of the worker; a new one for every demo, so that no topics are there.
         self._name = f"demo-{secrets.token_hex(4)}"
-        self._samples: deque[tuple[float, int]] = deque()
+        # Of the last seconds: (time in s, events sent by then).
+        self._sent_at: deque[tuple[float, int]] = deque()
+        # When the first snapshot came, s after the start.
         self._first_s: float | None = None
+        # Of what has been printed without a terminal.
         self._year = 1
         self._printed_ticks = 0
 
@@ -301,8 +307,11 @@ class Session:
     ) -> None:
         """Make what the demo shows, and the generator of its events."""
         windows, since_midnight = settings.histograms
-        self._names = [windows.series[1].name, since_midnight.name]
+        # The two series that are shown: the second window, and the counts since midnight.
+        self._discovered = windows.series[1].name
+        self._declared = since_midnight.name
         self._promise = promise(settings)
+        # All series, with their mechanisms.
         self._series = {
             series.name: config.mechanism
             for config in settings.histograms
@@ -402,15 +411,15 @@ class Session:
         """Return what to draw now, with the speed measured over the last seconds."""
         now_s = time.monotonic()
         sent = self._generator.sent
-        self._samples.append((now_s, sent))
-        while len(self._samples) > 2 and now_s - self._samples[0][0] > SPEED_OVER_S:
-            self._samples.popleft()
-        before_s, sent_before = self._samples[0]
+        self._sent_at.append((now_s, sent))
+        while len(self._sent_at) > 2 and now_s - self._sent_at[0][0] > SPEED_OVER_S:
+            self._sent_at.popleft()
+        before_s, sent_before = self._sent_at[0]
         seconds = now_s - before_s
         return Scene(
             boards=self._boards.newest,
-            discovered=self._names[0],
-            declared=self._names[1],
+            discovered=self._discovered,
+            declared=self._declared,
             promise=self._promise,
             simulated=self._generator.simulated,
             sent=sent,
@@ -432,7 +441,8 @@ class Session:
         if not self._boards.complete() or self._boards.ticks <= self._printed_ticks:
             return
         self._printed_ticks = self._boards.ticks
-        discovered, declared = self._names
+        discovered = self._discovered
+        declared = self._declared
         first = boards[discovered, ORIGINS[0]]
         age = max(0, time.time_ns() // 1_000_000 - first.end_ms) / 1000
         sent = self._generator.sent
@@ -490,7 +500,7 @@ class Session:
 
 
 def _consumer_of_all(connection: Connection, topics: Iterable[str]) -> Consumer:
-    """Return an ordinary downstream consumer: it sees only published snapshots."""
+    """Return an ordinary downstream consumer of all these topics: it sees published snapshots."""
     consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
     consumer.assign(
         [

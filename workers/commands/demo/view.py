@@ -1,7 +1,10 @@
 """Draw the live view with rich, for terminals of 80 x 24 and more.
 
 Private counts are cyan and exact ones red. A bar is solid up to two standard deviations below the
-private count, has an error bar from there to two above it, and a red mark at the exact count.
+private count, has an error bar from there to two above it, and a red mark at the exact count. Above
+are boards, one an airport, with the counts of a window; below a small table, with those since
+midnight. Widths are in columns of the terminal, heights in lines; a frame takes two of both, and a
+board is padded by one column on either side.
 """
 
 import io
@@ -31,8 +34,10 @@ DIGITS_MIN = 4
 WIDE = 28
 #: Shorter bars are left out as illegible.
 BAR_MIN = 4
-#: Lines of the small table besides two per origin (private and exact counts).
+#: Lines of the small table besides two per origin (private and exact counts): frame and heading.
 TABLE_EXTRA = 3
+#: Lines of the boards without which the small table is left out.
+BOARD_MIN = 6
 PICTURE_SIZE = (120, 34)
 
 
@@ -61,6 +66,7 @@ class Scene:
 def render(scene: Scene, console: Console) -> RenderableType:
     """Return the whole view, fitted to the console: the small table only where there is room."""
     width = console.width
+    # The last line stays empty: a terminal may scroll after it.
     height = console.height - 1
     date = scene.simulated or "-"
     if scene.year > 1:
@@ -69,7 +75,6 @@ def render(scene: Scene, console: Console) -> RenderableType:
     title.add_column(no_wrap=True)
     title.add_column(justify="right", no_wrap=True)
     board = scene.boards.get((scene.discovered, ORIGINS[0]))
-    # With the date in 80 columns.
     window = "" if board is None else f" of the last {_window(board.window_ms)}"
     what = Text.assemble(("quietcount ", "bold"), f"flights from New York{window}")
     title.add_row(what, Text(date, style="bold"))
@@ -83,14 +88,15 @@ def render(scene: Scene, console: Console) -> RenderableType:
     head: list[RenderableType] = [title, page, _numbers(scene), promise, legend]
     room = height - sum(len(console.render_lines(part, pad=False)) for part in head)
     small = len(ORIGINS) * 2 + TABLE_EXTRA
-    with_table = room - small >= 6
+    with_table = room - small >= BOARD_MIN
+    # Without the frame of a board, and a spare line.
     rows = max(1, room - (small if with_table else 0) - 3)
     grid = Table.grid(expand=True)
     for _ in ORIGINS:
         grid.add_column(ratio=1)
-    grid.add_row(
-        *(_board(scene, key, width // len(ORIGINS) - 4, rows) for key in ORIGINS)
-    )
+    # Without frame and padding.
+    inner = width // len(ORIGINS) - 4
+    grid.add_row(*(_board(scene, key, inner, rows) for key in ORIGINS))
     return Group(*head, grid, *([_small_table(scene, width)] if with_table else []))
 
 
@@ -121,6 +127,7 @@ def compact(count: int) -> str:
     size = count / 1_000
     unit = "k"
     for larger in "MG":
+        # From here on four digits round up to 1000.
         if abs(size) < 999.95:
             break
         size = size / 1_000
@@ -140,9 +147,10 @@ def bar(row: Row, sd: float, largest: float, width: int) -> Text:
         min(max(int(value / per_cell), 0), width - 1) for value in values
     )
     cells = [(" ", "")] * width
-    # Error bars within one column are not drawn.
+    # How many columns are solid: all where the error bar lies within one column.
     solid = high + 1 if low == high else low
     cells[:solid] = [("▆", BAR)] * solid
+    # Later ones win where two are in one column.
     marks = {count: "┿", high: "┥", low: "┝"}
     for i in range(solid, high + 1):
         cells[i] = (marks.get(i, "━"), DOUBT)
@@ -201,6 +209,7 @@ def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
         largest = max(upper, default=1.0)
         counts = [compact(count) for row in shown for count in (row.private, row.exact)]
         digits = max(DIGITS_MIN, *map(len, counts), 0)
+        # What a label of three letters and two counts leave for the bar, each with a space.
         width = inner - 4 - 2 * (digits + 1)
         for row in shown:
             cells: list[RenderableType] = [Text(row.label[:3].ljust(3))]
@@ -232,6 +241,7 @@ def _panel(
 def _small_table(scene: Scene, width: int) -> Panel:
     """Draw the counts since midnight of the declared destinations, private over exact."""
     table = Table.grid(padding=(0, 1, 0, 0))
+    # As many as fit beside frame, padding and the airport.
     labels = DESTINATIONS[: (width - 4 - 4) // (DIGITS + 1)]
     table.add_row("   ", *(Text(label.rjust(DIGITS), style=QUIET) for label in labels))
     title = Text.assemble((" since midnight UTC, declared destinations ", "bold white"))

@@ -29,7 +29,8 @@ from workers.settings.times import when
 # A commit has this many rows, and those of at most one more snapshot and fetch.
 ROWS = 250_000
 
-Offset = tuple[Partition, int]
+# Where a record lies: topic and partition, and its offset there.
+RecordPlace = tuple[Partition, int]
 
 
 def export(chosen: Export) -> int:
@@ -91,10 +92,14 @@ class _Run:
         self._rows = 0
         self._snapshots = 0
         self._lost = 0
-        self._ends: list[int] = []
+        # When the first and the last exported tick ended, ms; empty before there is one.
+        self._first_and_last: list[int] = []
 
     def _starts(self) -> dict[Partition, int]:
-        """Return the positions to read from; refuse topics that lost or changed what is there."""
+        """Return the offsets to read from: where the last export ended, else by the selected time.
+
+        Raise SettingsError for a topic that is another one by now, or lost what was not exported.
+        """
         starts = self._topics.starts(self._between.since_ms)
         for topic, progress in self._before.items():
             if topic not in self._topics.existing:
@@ -153,8 +158,8 @@ class _Run:
         self._snapshots += len(selected)
         self._lost += len(lost)
         _say_lost(lost)
-        ends = [*self._ends, *(snapshot.end for snapshot in selected)]
-        self._ends = [min(ends), max(ends)] if ends else []
+        ends = [*self._first_and_last, *(snapshot.end for snapshot in selected)]
+        self._first_and_last = [min(ends), max(ends)] if ends else []
 
     @property
     def summary(self) -> str:
@@ -162,10 +167,10 @@ class _Run:
         left_out = f"; {plural(self._lost, 'tick')} left out" if self._lost else ""
         if not self._snapshots:
             return f"nothing new{left_out}"
-        since, until = map(when, self._ends)
+        first, last = map(when, self._first_and_last)
         return (
-            f"{plural(self._rows, 'row')} from {plural(self._snapshots, 'snapshot')}, of ticks that ended from {since} to "
-            f"{until}{left_out}"
+            f"{plural(self._rows, 'row')} from {plural(self._snapshots, 'snapshot')}, of ticks that ended from {first} to "
+            f"{last}{left_out}"
         )
 
 
@@ -195,10 +200,10 @@ class _SnapshotId(NamedTuple):
 
 
 class _Finished(NamedTuple):
-    """A whole snapshot, or one that stays incomplete, and all its records."""
+    """A whole snapshot, or one that stays incomplete, and where all its records lie."""
 
     snapshot: Snapshot | LostTick
-    records: list[Offset]
+    records: list[RecordPlace]
 
 
 class Cut:
@@ -217,6 +222,7 @@ class Cut:
         ends: Mapping[Partition, int],
         cut_short: Collection[str] = (),
     ) -> None:
+        # Rows in the output of the whole snapshots that `take` has not returned yet.
         self.rows = 0
         # Ticks that were left out before the last cut.
         self.lost: list[LostTick] = []
@@ -226,7 +232,7 @@ class Cut:
         self._ends = ends
         self._cut_short = cut_short
         self._finished: list[_Finished] = []
-        self._waiting: dict[_SnapshotId, list[Offset]] = {}
+        self._waiting: dict[_SnapshotId, list[RecordPlace]] = {}
 
     def receive(self, where: Partition, message: Message) -> None:
         """Take a record; it completes a snapshot, or waits for the others of its own."""
@@ -286,7 +292,7 @@ class Cut:
         self,
         its_id: _SnapshotId,
         snapshot: Snapshot | LostTick,
-        last: Collection[Offset] = (),
+        last: Collection[RecordPlace] = (),
     ) -> None:
         """Note that a snapshot is whole or lost; its records, with the `last`, wait no more."""
         records = [*self._waiting.pop(its_id, ()), *last]

@@ -24,7 +24,7 @@ _SUFFIXES = MappingProxyType({"csv": "csv.gz", "parquet": "parquet"})
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`files` is how many there are: 00000001, 00000002, ..."""
+    """The state of the last commit, and how many files (00000001, ...) each table has by then."""
 
     files: int
     state: State
@@ -34,12 +34,16 @@ _MANIFESTS = msgspec.json.Decoder(Manifest)
 
 
 class Files:
-    """A directory with folders `items` and `ticks` of files of one kind, "csv" or "parquet"."""
+    """An export's directory, with folders `items` and `ticks` of files of one kind.
+
+    `kind` is "csv" or "parquet". A hidden file is not in its folder yet.
+    """
 
     def __init__(self, directory: Path, kind: str) -> None:
         # DuckDB reads the beginning of a relative path, such as `s3:`, as a scheme.
         self._directory = directory.absolute()
         self._kind = kind
+        # How many files each table has, as in the manifest.
         self._files = 0
 
     @classmethod
@@ -58,43 +62,45 @@ class Files:
             except msgspec.DecodeError:
                 raise SettingsError(f"{path}: not the manifest of an export") from None
             self._files = manifest.files
+        # Only files of the newest number can have been interrupted before they got their names.
         covered = {self._hidden(table, self._files): table for table in SCHEMAS}
         for hidden in self._directory.glob(".*.part"):
             if hidden in covered:
-                self._name(covered[hidden], self._files)
+                self._give_name(covered[hidden], self._files)
             else:
                 hidden.unlink()
         return None if manifest is None else manifest.state
 
     def commit(self, rows: Tables, state: State) -> None:
-        """Write the rows and the state that covers them, so that a crash keeps both or neither."""
-        files = self._files + (len(rows.ticks) > 0)
-        if files > self._files:
-            for table, schema in SCHEMAS.items():
-                hidden = self._hidden(table, files)
-                every = f"from {table}"
-                rows.database.execute(
-                    copied(every, schema, hidden, self._kind, compressed=True)
-                )
-                _sync(hidden)
-        write_atomically(
-            self._directory / _MANIFEST, msgspec.json.encode(Manifest(files, state))
-        )
-        _sync(self._directory)
-        if files > self._files:
-            for table in SCHEMAS:
-                self._name(table, files)
-        self._files = files
+        """Write the rows and the state that covers them, so that a crash keeps both or neither.
 
-    def _name(self, table: str, number: int) -> None:
-        """Give a hidden file its name, in the folder of its table."""
+        Without a tick there is no new file, only a new state.
+        """
+        tables = SCHEMAS if len(rows.ticks) else {}
+        number = self._files + 1 if tables else self._files
+        for table, schema in tables.items():
+            hidden = self._hidden(table, number)
+            rows.database.execute(
+                copied(f"from {table}", schema, hidden, self._kind, compressed=True)
+            )
+            _sync(hidden)
+        manifest = msgspec.json.encode(Manifest(number, state))
+        write_atomically(self._directory / _MANIFEST, manifest)
+        _sync(self._directory)
+        # From here on `load` gives the files their names if this process does not.
+        for table in tables:
+            self._give_name(table, number)
+        self._files = number
+
+    def _give_name(self, table: str, number: int) -> None:
+        """Move a hidden file to its name, in the folder of its table."""
         folder = self._directory / table
         folder.mkdir(exist_ok=True)
         name = f"{number:08d}.{_SUFFIXES[self._kind]}"
         os.replace(self._hidden(table, number), folder / name)
 
     def _hidden(self, table: str, number: int) -> Path:
-        """Return the path of a file that no manifest covers yet."""
+        """Return the path of a file before it gets its name."""
         return self._directory / f".{table}-{number:08d}.part"
 
 

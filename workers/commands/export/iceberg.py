@@ -2,8 +2,9 @@
 
 The state is a property of the snapshots of both tables: Iceberg commits rows and state at once, but
 each table by itself. Ticks are committed first, and the state of `items` counts. If a crash came
-between the two, the next run takes the ticks of that commit back, and reads them again. Snapshots
-of other programs, such as a compaction, carry no state; the newest one that does counts.
+between the two, the next run takes the ticks of that commit back, and reads them again. Here a
+"snapshot" is Iceberg's: a version of a table, with the one before as its parent. Those of other
+programs, such as a compaction, carry no state; the newest one that does counts.
 """
 
 from collections.abc import Iterator
@@ -60,25 +61,26 @@ class Catalog:
 
     def load(self) -> State | None:
         """Return the state of the last commit; None before the first. First undo half a commit."""
-        text = self._state(_ITEMS)
-        self._take_back(text)
-        return None if text is None else _STATES.decode(text)
+        state_json = self._state(_ITEMS)
+        self._take_back(state_json)
+        return None if state_json is None else _STATES.decode(state_json)
 
     def commit(self, rows: Tables, state: State) -> None:
-        text = msgspec.json.encode(state).decode()
+        """Append the rows to both tables, ticks first, each with the state."""
+        state_json = msgspec.json.encode(state).decode()
         self._catalog.create_namespace_if_not_exists(_NAMESPACE)
         for name, relation in ((_TICKS, rows.ticks), (_ITEMS, rows.items)):
             added = relation.to_arrow_table()
             table = self._catalog.create_table_if_not_exists(name, added.schema)
-            table.append(added, snapshot_properties={_PROPERTY: text})
+            table.append(added, snapshot_properties={_PROPERTY: state_json})
 
     def _state(self, name: str) -> str | None:
-        """Return the state of the newest snapshot of a table that has one."""
+        """Return the state, as JSON, of the newest snapshot of a table that has one."""
         found = self._newest(name)
         return None if found is None else found[1]
 
     def _newest(self, name: str) -> tuple[int, str] | None:
-        """Return the newest snapshot of a table that has a state, and the state."""
+        """Return the id of the newest snapshot of a table that has a state, and the state."""
         if not self._catalog.table_exists(name):
             return None
         table = self._catalog.load_table(name)
@@ -96,18 +98,22 @@ class Catalog:
             )
         return None
 
-    def _take_back(self, text: str | None) -> None:
-        """Take back the ticks of a commit that ended before its items."""
-        if self._state(_TICKS) == text:
+    def _take_back(self, items_state: str | None) -> None:
+        """Take back the ticks of a commit that ended before its items.
+
+        `items_state` is the state of the table of items, as JSON.
+        """
+        if self._state(_TICKS) == items_state:
             return
-        if text is None:
+        # It was the first commit.
+        if items_state is None:
             self._catalog.drop_table(_TICKS)
             return
         table = self._catalog.load_table(_TICKS)
         newest = self._newest(_TICKS)
         assert newest is not None, "it has another state"
-        half = table.snapshot_by_id(newest[0])
-        before = None if half is None else half.parent_snapshot_id
+        half_commit = table.snapshot_by_id(newest[0])
+        before = None if half_commit is None else half_commit.parent_snapshot_id
         if before is None:
             raise SettingsError(f"table {_TICKS}: what {_ITEMS} has is missing in it")
         table.manage_snapshots().rollback_to_snapshot(before).commit()

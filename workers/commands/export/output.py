@@ -54,7 +54,10 @@ class Output(Protocol):
 
 @contextmanager
 def locked(directory: Path, marker: str) -> Iterator[None]:
-    """Lock a directory, made if missing, that is empty or has the `marker` of an export."""
+    """Lock a directory, made if missing, for the block: no other export writes there meanwhile.
+
+    It must be empty, or have the file `marker`, which every export of this format has.
+    """
     try:
         str(directory.absolute()).encode()
     except UnicodeEncodeError:
@@ -62,8 +65,8 @@ def locked(directory: Path, marker: str) -> Iterator[None]:
             f"--output {printable(str(directory))}: the path is not UTF-8; give another directory"
         ) from None
     directory.mkdir(parents=True, exist_ok=True)
-    there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
-    if there and marker not in there:
+    names = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
+    if names and marker not in names:
         raise SettingsError(
             f"--output {directory}: not empty, and no export of this format; give another directory"
         )

@@ -47,9 +47,12 @@ EXIT_NOTHING = 1
 _RECORDS = 2_000
 _PRIVATE_RECORDS = 20_000
 _ROWS_MAX = 40
+# Columns where there is no terminal.
 _PLAIN_WIDTH = 120
+# Values of a field that are shown, and characters of one.
 _EXAMPLES = 3
 _EXAMPLE = 24
+# Larger whole numbers are shown with an exponent.
 _DIGITS = 1e19
 _IDENTIFIED = MappingProxyType(
     {
@@ -89,13 +92,17 @@ def write_settings(chosen: Init) -> int:
         schema_registry = {"url": toml(chosen.schema_registry)}
         schema_registry |= toml_values("--registry", chosen.registry)
     try:
+        # Checks what the settings file will have.
         KafkaSettings(bootstrap=bootstrap, client=values)
-        asked = (
+        registry = (
             registry_of(table_of(schema_registry), base) if schema_registry else None
         )
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    access = None if asked is None else Access(asked.url, asked.client(), 0.0)
+    access = None
+    if registry is not None:
+        # A schema that the registry does not know is not waited for.
+        access = Access(registry.url, registry.client(), patience_s=0.0)
     records = chosen.records or (_RECORDS if private is None else _PRIVATE_RECORDS)
     sample = sample_of(Connection(bootstrap, values), topic, records, log)
     for note in sample.notes:
@@ -162,14 +169,17 @@ def _write_new(output: Path, text: str) -> None:
 
 
 def table_of(values: Mapping[str, str]) -> dict[str, object]:
-    """Return a TOML section, given as TOML values by name, as Python values."""
+    """Return a section of settings as Python values; `values` are written as in TOML."""
     return tomllib.loads(
         "\n".join(f"{toml(name)} = {value}" for name, value in values.items())
     )
 
 
 def toml_values(option: str, settings: Iterable[str]) -> dict[str, str]:
-    """Return a section from `NAME=VALUE` options, as TOML values by name."""
+    """Return a section from `NAME=VALUE` options, as TOML values by name.
+
+    A secret, given as NAME=file:PATH or NAME=env:VARIABLE, stays a reference: { file = "PATH" }.
+    """
     values = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -213,20 +223,20 @@ def _answers(
 ) -> tuple[str, bool, Range | None]:
     """Return (what stream keys may be named, whether users are protected, range of buckets).
 
-    Options that were given decide; the others are asked for if `ask`, else have cautious values.
+    Options that were given decide, for buckets `range_`; the others are asked for if `ask`, else
+    have cautious values. Without a range, that of the draft is kept.
     """
     keys = chosen.keys
     users = chosen.users
     fitting = [key for key in guess.keys if key.fits]
     if ask and keys is None and fitting:
-        named = fitting[0]
-        quotes = (
-            f"\n{QUOTES}." if guess.quoted_keys and named.setting == RECORD_KEY else ""
-        )
+        likeliest = fitting[0]
+        setting = likeliest.setting
+        quotes = f"\n{QUOTES}." if guess.quoted_keys and setting == RECORD_KEY else ""
         click.echo(
-            f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; "
-            f"in the sample there are {plural(len(named.values), 'different value')}: "
-            f"{_examples(named.values, 8)}.{quotes}\n"
+            f"\nEach value of {setting} could have a histogram of its own, with its name on it; "
+            f"in the sample there are {plural(len(likeliest.values), 'different value')}: "
+            f"{_examples(likeliest.values, 8)}.{quotes}\n"
             "public: any name in the data may be published. declare: these may, and go into the file; "
             "others are not\ncounted. none: one histogram of all events, without names."
         )
@@ -312,7 +322,10 @@ def _show_fields(
 
 
 def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
-    """Print how much of the sample would count, and what to do next."""
+    """Print how much of the sample would count, and what to do next.
+
+    `text` is the settings `file` as it was written.
+    """
     sample = draft.sample
     looked = f"{len(sample.records):,} of {plural(sample.total, 'record')} looked at"
     if sample.stopped:
@@ -321,7 +334,8 @@ def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
     line = f"{looked}; {percent(draft.accepted / draft.decoded)}{of} would be counted"
     if draft.skipped:
         line += f", {percent(draft.skipped / draft.decoded)} skipped by where"
-    choices = sum(CHOOSE in line for line in text.splitlines()) - 1
+    # The head of the file, which explains the word, has it once, too.
+    choices = sum(CHOOSE in row for row in text.splitlines()) - 1
     say = f"{choices} of its comments say {CHOOSE}: what only you can decide."
     console.print()
     lines = [f"{line}.", exact_bounds(draft), f"{file}: written. {say}"]
@@ -333,7 +347,7 @@ def _show_draft(console: Console, draft: Draft, file: Path, text: str) -> None:
 
 
 def _example(field: Field) -> str:
-    """Return some values of a field, unless they identify somebody."""
+    """Return some values of a field, of numbers their range, unless they identify somebody."""
     if field.who is not None:
         return f"not shown: identifies {_IDENTIFIED[field.who]}"
     parts = []
@@ -357,6 +371,7 @@ def _number(number: float) -> str:
 
 
 def _examples(values: Mapping[str, int], number: int) -> str:
+    """Return the first `number` values, shortened, for a message."""
     texts = map(plain, islice(values, number))
     shown = [
         text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 3] + "..."

@@ -1,11 +1,13 @@
 """Guess settings from a sample, with the evidence for every guess.
 
 Candidates are tried with the worker's own rule for accepting events (`events.project`), so the
-draft's accepted events are the sample's events that the worker would accept.
+draft's accepted events are the sample's events that the worker would accept. That rule returns an
+event, or, as a text, the reason for rejecting the record.
 
-A "place" is a record's index in the sample. A view is what a histogram reads of an event: stream
-key, items and counts; a shape is that with the time and the user. A candidate is a field that could
-be one of these.
+A view is what a histogram reads of an event: stream key, items and counts; a shape is that with the
+time and the user. A draft has one histogram, so its events have one view. A candidate is a field
+that could be one of these. An "index" is a record's in the sample, a "place" its number among the
+records that are surveyed: first all that hold an object, then those that the condition accepts.
 """
 
 import math
@@ -59,13 +61,16 @@ from workers.mechanisms.config.views import (
     parse_field,
 )
 
+# Candidates for the items that are tried on the records.
 _TRIED = 12
 # Personal fields in a message.
 _NAMED = 6
 # If fewer events have items, a field may identify those that do.
 _SOME = 0.98
+# Share of the events, and of the counts in them, that the bounds do not cut.
 _MOST_ITEMS = 0.99
 _ITEMS_MAX = 10_000
+# Of one user in an epoch; a sample cannot tell.
 ITEMS_PER_USER = 10
 # Of max_items times the square of max_count; with more, a counter refuses to draw the noise.
 _PRODUCT_MAX = 7_000_000
@@ -82,11 +87,14 @@ class Draft:
         grace: how long a tick stays open, and why.
         key: stream key; None: one histogram for all events.
         other_keys: other fields that could be the stream key.
+        keys: which stream keys may be named, "public", "declare" or "none", as the operator says.
         user: None if events are protected.
-        empty: share of the events that have no items; 0: they are none.
+        empty: share of the events in which items are absent or null, but which are accepted all the
+            same; 0: there are none.
         accepted, skipped: decoded records that are events, and that `where` skips.
         pairs: occurrences of every (stream key, label) in them, within the bounds of an event.
-        max_items, max_count, within: the bounds, and the shares of events within them.
+        max_items, max_count: bounds on the items of an event, and on the count of each.
+        items_within, counts_within: the shares of the events, and of the counts, within them.
         private: the same bounds, where they were chosen privately, and what that cost.
         times: of the accepted events, ms since 1970.
         rate: accepted events per second of event time; 0: unknown.
@@ -115,7 +123,8 @@ class Draft:
     pairs: Counter[tuple[str, str]]
     max_items: int
     max_count: int
-    within: tuple[float, float]
+    items_within: float
+    counts_within: float
     private: Chosen | None
     times: Sequence[int]
     rate: float
@@ -129,22 +138,25 @@ class SampleGuesses:
     def __init__(self, sample: Sample, decoded: DecodedSample, now_ms: int) -> None:
         self._sample = sample
         self._decoded = decoded
-        self._places = sorted(decoded.objects)
+        # By place.
+        self._indices = sorted(decoded.objects)
         self._latest_ms = now_ms + MAX_AHEAD_MS
+        #: Fields of the first survey, before the condition left records out.
         self.all_fields: Sequence[Field] = ()
         self._survey(now_ms)
         self.all_fields = self.fields
         self.where: ConditionGuess | None = None
-        having = self._records_with(self.items)
-        if len(having) < _SOME * len(self._places):
-            self.where = guess_condition(self.fields, having)
+        places_with_items = self._places_with(self.items)
+        if len(places_with_items) < _SOME * len(self._indices):
+            self.where = guess_condition(self.fields, places_with_items)
         if self.where is not None:
             # Look for common fields only among the events that pass the condition.
             column = self.where.field.column
             values = set(self.where.values)
-            numbered = enumerate(self._places)
-            self._places = [
-                place for n, place in numbered if field_label(column.get(n)) in values
+            self._indices = [
+                index
+                for place, index in enumerate(self._indices)
+                if field_label(column.get(place)) in values
             ]
             self._survey(now_ms)
         # The likeliest time that can be read beside the items.
@@ -156,9 +168,9 @@ class SampleGuesses:
         self.time = self.other_times.pop(0) if self.other_times else None
 
     def _survey(self, now_ms: int) -> None:
-        """Look at the fields of the records at `_places`, and find times and items among them."""
-        records = [self._sample.records[place] for place in self._places]
-        self.objects = [self._decoded.objects[place] for place in self._places]
+        """Look at the fields of the records in `_indices`, and find times and items among them."""
+        records = [self._sample.records[index] for index in self._indices]
+        self.objects = [self._decoded.objects[index] for index in self._indices]
         self._partitions = [record.partition for record in records]
         self._logged = [record.time_ms for record in records]
         self.fields = survey(self.objects)
@@ -177,10 +189,11 @@ class SampleGuesses:
         for items in items_of(self.fields)[:_TRIED]:
             if items.field.path.steps in times:
                 continue
+            # With a count that does not fit the items may still be counted once each.
             without_count = [] if items.count is None else [replace(items, count=None)]
             for tried in (items, *without_count):
                 fits = not list(complaints(Shape(views_of(tried))))
-                if fits and self._records_with(tried):
+                if fits and self._places_with(tried):
                     good.append(tried)
                     break
         if not good:
@@ -190,16 +203,16 @@ class SampleGuesses:
             )
         return good
 
-    def _records_with(self, items: ItemCandidate) -> set[int]:
+    def _places_with(self, items: ItemCandidate) -> set[int]:
         """Return the places of the records that have any of these items."""
+        # `empty`: elements of a list that lack the item are passed over, not a reason to reject.
         projection = Projection(Shape(views_of(items), empty=True))
-        events = enumerate(map(projection.event, self.objects))
-        views = (
-            (place, event.views[0])
-            for place, event in events
-            if not isinstance(event, str)
-        )
-        return {place for place, view in views if view is not None and view.labels}
+        places = set[int]()
+        for place, record in enumerate(self.objects):
+            event = projection.event(record)
+            if not isinstance(event, str) and (view := event.views[0]) and view.labels:
+                places.add(place)
+        return places
 
     @property
     def quoted_keys(self) -> bool:
@@ -232,7 +245,7 @@ class SampleGuesses:
     ) -> Shape:
         """Return how the worker would read events with these choices.
 
-        `empty`: events without items are accepted.
+        `empty`: events without items are accepted, as with the setting `missing = "empty"`.
         """
         where: tuple[Condition, ...] = ()
         if self.where is not None:
@@ -254,22 +267,26 @@ class SampleGuesses:
         rho: float,
         range_: Range | None,
     ) -> Chosen:
-        """Choose bounds by noisy quantiles; a `range_` that was given is kept."""
-        single = self.items.field.form is Form.ONE
-        ends = self.items.range is not None and range_ is None
-        amounts = self.items.count is not None or not single
-        choice = PrivateChoice(rho, max(1, (not single) + amounts + ends))
+        """Choose bounds by noisy quantiles of the events' views, for `rho` together.
+
+        Only those that the kind of items needs; a `range_` that was given is kept.
+        """
+        chooses_items = self.items.field.form is not Form.ONE
+        chooses_count = self.items.count is not None or chooses_items
+        chooses_ends = self.items.range is not None and range_ is None
+        parts = chooses_items + chooses_count + chooses_ends
+        choice = PrivateChoice(rho, max(1, parts))
         max_items = 1
         max_count = 1
         chosen_range = None
-        if not single:
+        if chooses_items:
             sizes = [len(set(view.labels)) for view in views]
             max_items = choice.bound("items", sizes, ITEMS)
-        if amounts:
+        if chooses_count:
             largest = [max(_amounts(view).values()) for view in views]
             max_count = choice.bound("count", largest, AMOUNTS)
             max_count = min(max_count, math.isqrt(_PRODUCT_MAX // max_items))
-        if ends:
+        if chooses_ends:
             chosen_range = choice.ends(self.items.field.numbers)
             if chosen_range is None:
                 raise CannotGuess("--private: no buckets fit: give them with --range")
@@ -307,11 +324,11 @@ class SampleGuesses:
             raise CannotGuess(
                 "--users: no field with a user's name was found, nor are the records keyed by one"
             )
-        strict = self._events(self._shape(key, user, empty=False))
-        lenient = self._events(self._shape(key, user, empty=True))
-        empty = 1 - len(strict) / len(lenient) if lenient else 0.0
-        events = lenient if empty else strict
+        with_items = self._events(self._shape(key, user, empty=False))
+        events = self._events(self._shape(key, user, empty=True))
+        empty = 1 - len(with_items) / len(events) if events else 0.0
         views = ((index, event.time, event.views[0]) for index, event in events)
+        # Without the events that the condition skips.
         seen = [
             (index, time_ms, view) for index, time_ms, view in views if view is not None
         ]
@@ -327,6 +344,7 @@ class SampleGuesses:
             count for _, _, view in seen for count in _amounts(view).values()
         )
         max_items = min(max(quantile(items_per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
+        # What is protected, an event or a user, has at most so many.
         items_of_unit = max_items if user is None else ITEMS_PER_USER
         count_limit = math.isqrt(_PRODUCT_MAX // items_of_unit)
         max_count = min(_round_up(quantile(counts, _MOST_ITEMS)), count_limit)
@@ -341,10 +359,9 @@ class SampleGuesses:
             name = view.key
             if key is not None and key.setting == RECORD_KEY:
                 name = _text_key(self._sample.records[index].key) or ""
+            # The first items of an event count, as in the worker.
             for item, count in list(_amounts(view).items())[:max_items]:
                 pairs[name, item] += min(count, max_count)
-        share_of_items = fmean(number <= max_items for number in items_per_event)
-        share_of_counts = fmean(count <= max_count for count in counts)
         if self.time is None:
             times = [self._sample.records[index].time_ms for index, _, _ in seen]
             by_place = dict(enumerate(self._logged))
@@ -373,7 +390,8 @@ class SampleGuesses:
             pairs=pairs,
             max_items=max_items,
             max_count=max_count,
-            within=(share_of_items, share_of_counts),
+            items_within=fmean(number <= max_items for number in items_per_event),
+            counts_within=fmean(count <= max_count for count in counts),
             private=private,
             times=times,
             rate=self._rate([index for index, _, _ in seen], times),
@@ -381,31 +399,36 @@ class SampleGuesses:
             quoted_keys=self.quoted_keys,
         )
 
-    def _rate(self, places: Sequence[int], times: Sequence[int]) -> float:
-        """Return the accepted events per second: those at `places` of the sample, with `times`."""
+    def _rate(self, indices: Sequence[int], times: Sequence[int]) -> float:
+        """Estimate the accepted events per second in the topic.
+
+        `indices` are those of the sample's accepted events, `times` their times in ms.
+        """
         offsets: dict[int, list[int]] = {}
         for record in self._sample.records:
             offsets.setdefault(record.partition, []).append(record.offset)
-        by_partition: dict[int, list[int]] = {partition: [] for partition in offsets}
-        for place, time_ms in zip(places, times, strict=True):
-            by_partition[self._sample.records[place].partition].append(time_ms)
+        times_by_partition: dict[int, list[int]] = {
+            partition: [] for partition in offsets
+        }
+        for index, time_ms in zip(indices, times, strict=True):
+            times_by_partition[self._sample.records[index].partition].append(time_ms)
         samples = []
-        for partition, accepted in by_partition.items():
+        for partition, accepted in times_by_partition.items():
             sampled = np.array(offsets[partition], dtype=np.int64)
             low, high = self._sample.bounds.get(partition, (0, int(sampled.max()) + 1))
             # The others may be the oldest records, far from these.
             newest = self._sample.newest.get(partition, len(sampled))
-            number = estimated_records(sampled[-newest:], low, high)
+            records = estimated_records(sampled[-newest:], low, high)
             sample = PartitionSample(
                 times=np.array(accepted, dtype=np.int64),
-                events=number * len(accepted) / len(sampled),
+                events=records * len(accepted) / len(sampled),
                 from_start=low == 0,
             )
             samples.append(sample)
         return sum(event_rates(samples))
 
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:
-        """Return the events among all decoded records, with their places in the sample."""
+        """Return the events among all decoded records, with their indices in the sample."""
         projection = Projection(shape)
         events = []
         for index, record in self._decoded.objects.items():
@@ -417,6 +440,7 @@ class SampleGuesses:
                 if shape.time is None
                 else event.time
             )
+            # An event that the condition skips is accepted whatever its time.
             if not any(event.views) or OLDEST_MS <= time_ms <= self._latest_ms:
                 events.append((index, event))
         return events
@@ -425,7 +449,7 @@ class SampleGuesses:
 def views_of(
     items: ItemCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()
 ) -> Mapping[str, View]:
-    """Return the one view of a draft: how its histogram reads an event."""
+    """Return the one view of a draft, which needs no name: how its histogram reads an event."""
     edges = None if items.range is None else items.range.edges
     count = None if items.count is None else items.count.path
     view = View(parse_field(key) or ALL_KEYS, items.field.path, count, where, edges)
@@ -443,11 +467,11 @@ def _other_than(fields: Sequence[Field]) -> str:
 
 
 def _amounts(view: ViewValues) -> dict[str, int]:
-    """Return how often an event has each item."""
-    found = Counter[str]()
+    """Return how often an event has each item, in order of first occurrence."""
+    amounts = Counter[str]()
     for item, amount in zip(view.labels, view.amounts, strict=True):
-        found[str(item)] += amount
-    return found
+        amounts[str(item)] += amount
+    return amounts
 
 
 def quantile(ordered: Sequence[int], share: float) -> int:
@@ -464,7 +488,7 @@ def _round_up(number: int) -> int:
 
 
 def _text_key(key: bytes | None) -> str | None:
-    """Return a record key as text; None if it is none."""
+    """Return a record key as text; None if there is none, or it is not UTF-8."""
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError:

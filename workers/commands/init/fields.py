@@ -2,13 +2,14 @@
 
 An object is one field if its names differ from record to record and its values are whole numbers:
 its names are labels and its values counts. Other objects with varying names are not walked (the
-names are data), nor are names that cannot form a path or that lie behind a second list.
+names are data), nor are names that cannot form a path or that lie behind a second list. A record's
+place is its number in the survey.
 """
 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -64,9 +65,11 @@ class Steps(NamedTuple):
     list_at: int | None = None
 
     def to(self, name: str) -> "Steps":
+        """Return the way to what an object has by this name."""
         return Steps((*self.names, name), self.list_at)
 
     def to_elements(self) -> "Steps":
+        """Return the way to the elements of the list that is here."""
         return Steps(self.names, len(self.names))
 
 
@@ -99,7 +102,7 @@ class Field:
     `records` have a value other than null, `nulls` have null; `values` counts labels: texts, whole
     numbers, booleans and an object's names; `column` has the value by the record's place, for ONE
     only, and `elements` the first labels by the record's place, for other forms. `who` says whom or
-    what the values identify, if anybody, and `why` what shows that beside the field's name.
+    what the values identify, if anybody (`people` sets it), and `why` what shows that.
     """
 
     path: Path
@@ -140,6 +143,7 @@ class Field:
     @property
     def constant(self) -> bool:
         """Return whether every record has the same values, as those of a schema in each message."""
+        # All values are equally frequent, and at least as frequent as records.
         occurrences = set(self.values.values())
         return len(occurrences) == 1 and min(occurrences) >= self.records > 1
 
@@ -188,7 +192,10 @@ def survey(records: Sequence[object]) -> list[Field]:
 def walk(
     value: object, names_max: int | None, elements_max: int, steps: Steps = _ROOT
 ) -> Iterator[tuple[Steps, object]]:
-    """Yield a record's values with their steps, through objects and one list on the way."""
+    """Yield a record's values with their steps, through objects and one list on the way.
+
+    Of an object at most `names_max` names, of a list at most `elements_max` elements are visited.
+    """
     yield steps, value
     if isinstance(value, Mapping) and len(steps.names) < STEPS_MAX:
         for name, inner in islice(value.items(), names_max):
@@ -201,9 +208,10 @@ def walk(
 
 @dataclass(slots=True)
 class _ObjectNames:
-    """The names in all objects at one path: how many of each there are, and if they vary.
+    """The names in all objects at one path, and whether they vary.
 
-    `sizes` is the sum of the objects' numbers of names; `counts`: all values are counts.
+    There are so many `objects`; `sizes` is the sum of their numbers of names, `names` has the
+    different ones. `counts`: all values are whole numbers, as counts are.
     """
 
     objects: int = 0
@@ -215,6 +223,7 @@ class _ObjectNames:
         """Add one object at the path."""
         self.objects += 1
         self.sizes += len(found)
+        # Not bool, which is an int too.
         whole = all(type(value) is int and value >= 0 for value in found.values())
         self.counts = self.counts and whole
         if len(self.names) < NAMES_MAX:
@@ -232,9 +241,9 @@ class _ObjectNames:
 
     def _varies(self, share: float) -> bool:
         """Return whether an object has on average less than this share of all the names."""
-        return len(self.names) > 1 and self.sizes < share * self.objects * len(
-            self.names
-        )
+        # With the same names in all objects `sizes` would be this.
+        sizes_max = self.objects * len(self.names)
+        return len(self.names) > 1 and self.sizes < share * sizes_max
 
 
 class _Survey:
@@ -270,7 +279,7 @@ class _Survey:
     def _children(self, parent: Mapping[str, object], steps: Steps) -> None:
         """Add the values in an object, unless its names are data."""
         objects = self._objects.get(steps)
-        # The record itself is always walked: there is nothing else.
+        # None: beyond FIELDS_MAX. The record itself is always walked: there is nothing else.
         if objects is None or (objects.data and steps.names):
             return
         for name, value in parent.items():
@@ -290,8 +299,8 @@ class _Survey:
             if objects is not None and objects.map and not inside:
                 self._add(steps, Form.MAP, [(Kind.TEXT, name) for name in value])
                 return
-            # Only its share matters, unless it cannot be walked further.
             self._children(value, steps)
+            # That there is an object. What is in it, if it is walked, are other fields.
             self._add(steps, form, [(Kind.OBJECT, None)])
         elif not isinstance(value, list):
             self._add(steps, form, [(kind_of(value), value)])
@@ -331,9 +340,9 @@ class _Survey:
                     continue
                 field.values[text] += 1
                 if form is not Form.ONE:
-                    some = field.elements.setdefault(self._place, [])
-                    if len(some) < _COMPARED_MAX:
-                        some.append(text)
+                    elements = field.elements.setdefault(self._place, [])
+                    if len(elements) < _COMPARED_MAX:
+                        elements.append(text)
             field.kinds[kind] += 1
             if kind in (Kind.WHOLE, Kind.NUMBER) and isinstance(
                 value, int | float | Decimal
@@ -349,6 +358,7 @@ class _Survey:
             try:
                 # Raises for a lone surrogate, which a settings file cannot have.
                 str(path).encode()
+                # A name such as "a[]" would be read as another path.
                 self._paths[steps] = path if parse(str(path)) == path else None
             except ValueError:
                 self._paths[steps] = None
@@ -375,6 +385,7 @@ def field_label(value: object) -> str | None:
     """Return a text, whole number or boolean as a label; None for others, as for the worker."""
     if not isinstance(value, str | int):
         return None
+    # About as many digits as a label may have bytes; Python refuses to write much longer ones.
     if isinstance(value, int) and value.bit_length() > 3 * LABEL_BYTES_MAX:
         return None
     text = as_label(value)
@@ -399,7 +410,10 @@ _DECIDED = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ConditionGuess:
-    """Condition: the field, and its values in events with items. The values are data."""
+    """A condition on events: that this field has one of the `values`, as those with items have.
+
+    The values are data. `others` is how many values events without items have there.
+    """
 
     field: Field
     values: tuple[str, ...]
@@ -407,10 +421,12 @@ class ConditionGuess:
 
 
 def guess_condition(
-    fields: Sequence[Field], having: Collection[int]
+    fields: Sequence[Field], places_with_items: set[int]
 ) -> ConditionGuess | None:
-    """Return the condition that separates records with items (`having`) from the others, if any."""
-    having = set(having)
+    """Return the condition that separates records with items from the others, if there is one.
+
+    `places_with_items` has the places of the former.
+    """
     guesses = []
     for field in fields:
         if not (field.everywhere and field.labels) or field.who is not None:
@@ -419,19 +435,18 @@ def guess_condition(
             continue
         with_items = Counter[str]()
         for place, value in field.column.items():
-            with_items[field_label(value) or ""] += place in having
+            with_items[field_label(value) or ""] += place in places_with_items
+        # Of the records with a value, those that have items.
         shares = {value: with_items[value] / n for value, n in field.values.items()}
-        having_items = tuple(
+        values = tuple(
             sorted(value for value, share in shares.items() if share >= _DECIDED)
         )
         decided = all(
             share >= _DECIDED or share <= 1 - _DECIDED for share in shares.values()
         )
-        others = len(shares) - len(having_items)
-        if decided and having_items and others:
-            guesses.append(
-                ConditionGuess(field=field, values=having_items, others=others)
-            )
+        others = len(shares) - len(values)
+        if decided and values and others:
+            guesses.append(ConditionGuess(field=field, values=values, others=others))
 
     def order(guess: ConditionGuess) -> tuple[bool, int, str]:
         path = guess.field.path

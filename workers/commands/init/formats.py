@@ -36,7 +36,7 @@ class CannotGuess(SettingsError):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecodedSample:
-    """The sample's decoded values that are objects, by their place, and their common format."""
+    """The sample's decoded values that are objects, by index, and their common format."""
 
     format: str
     objects: dict[int, object]
@@ -45,7 +45,11 @@ class DecodedSample:
 def decode_sample(
     values: Sequence[bytes | None], access: Access | None = None
 ) -> DecodedSample:
-    """Decode a sample, with a registry if any; raise CannotGuess without format or objects."""
+    """Decode a sample's values in the format that most of them have; leave out the others.
+
+    `access` is to the schema registry, if one was given. Raise CannotGuess if most values are in no
+    known format, or no objects.
+    """
     number = sum(value is not None for value in values)
     if not number:
         raise CannotGuess("no sampled record has a value: there is nothing to count")
@@ -59,12 +63,13 @@ def decode_sample(
             "name it with --schema-registry URL"
         )
     by_schema = SchemaDecoder(access) if framed and access is not None else None
+    # By format.
     objects_of: dict[str, dict[int, object]] = defaultdict(dict)
     for index, value in enumerate(values):
         if value is None or len(value) > VALUE_BYTES_MAX:
             continue
         try:
-            name, record = (
+            fmt, record = (
                 by_schema.decode(value)
                 if by_schema
                 else ("json", _JSON.decode_all(value))
@@ -72,17 +77,17 @@ def decode_sample(
         except ValueError:
             continue
         if isinstance(record, dict):
-            objects_of[name][index] = record
-    name, objects = max(
-        objects_of.items(), key=lambda one: len(one[1]), default=("json", {})
+            objects_of[fmt][index] = record
+    commonest, objects = max(
+        objects_of.items(), key=lambda entry: len(entry[1]), default=("json", {})
     )
     if len(objects) < _MOST * number or not objects:
-        described = f"records that a schema of the registry describes ({name})"
+        described = f"records that a schema of the registry describes ({commonest})"
         raise CannotGuess(
             f"{len(objects):,} of {number:,} sampled values are "
             f"{described if framed else 'JSON objects'}: too few to guess from"
         )
-    return DecodedSample(name, objects)
+    return DecodedSample(commonest, objects)
 
 
 class SchemaDecoder:
@@ -105,16 +110,20 @@ class SchemaDecoder:
         self._schema = functools.cache(
             lambda schema_id: registry.schema(schema_id, waiting)
         )
-        self._forms: dict[str, Any] = {
+        # Without wanted fields: only their general, slow decoder is used.
+        self._formats: dict[str, Any] = {
             AVRO: AvroFormat(Node()),
             PROTOBUF: ProtobufFormat(None),
         }
-        # The number that `add` of a form gave to a schema, for `decode`, by schema id and, for
-        # Protobuf, the message path; None: cannot be decoded.
+        # The number that a format's `add` gave to a schema, by schema id and, for Protobuf, the
+        # bytes that say which of its messages this is; None: cannot be decoded.
         self._numbers: dict[tuple[bytes, bytes], int | None] = {}
 
     def decode(self, value: bytes) -> tuple[str, object]:
-        """Return a value's format and content; raise `ValueError` if no known schema fits it."""
+        """Return a value's format, as in settings, and its content.
+
+        Raise `ValueError` if no known schema fits it.
+        """
         if not is_framed(value):
             raise ValueError
         schema_id = value[1:HEADER]
@@ -122,26 +131,28 @@ class SchemaDecoder:
         if schema is None or schema.kind not in FORMATS:
             raise ValueError
         name = FORMATS[schema.kind]
-        start = HEADER
         if schema.kind == JSON:
             return name, _JSON.decode_all(value[HEADER:])
+        # Where the event begins: in Protobuf only after the message path.
+        start = HEADER
         if schema.kind == PROTOBUF:
             _, start = message_path(
                 np.frombuffer(value, dtype=np.uint8), HEADER, len(value)
             )
             if start == REFUSED:
                 raise ValueError
-        form = self._forms[schema.kind]
-        key = (schema_id, value[HEADER:start])
+        fmt = self._formats[schema.kind]
+        path = value[HEADER:start]
+        key = schema_id, path
         if key not in self._numbers:
             try:
-                self._numbers[key] = form.add(schema, key[1])
+                self._numbers[key] = fmt.add(schema, path)
             except (SchemaRefused, ValueError):
                 self._numbers[key] = None
         number = self._numbers[key]
         if number is None:
             raise ValueError
-        return name, form.decode(number, value[start:])
+        return name, fmt.decode(number, value[start:])
 
 
 def is_framed(value: bytes) -> bool:

@@ -4,6 +4,10 @@ Objects of counts and lists of objects are best suited for counting, then lists 
 values qualify if they repeat, with medium cardinality. Numbers are bucketed in a range of round
 numbers around the sampled ones. A score is a relative likelihood; its weights are judgements. A
 field has a name of a kind if one of its words is in that table of `names`.
+
+A field is personal if it identifies whom or what the events are about (`Field.who`, `people`). The
+"record key" is Kafka's, beside the event; $key in settings. A place is a record's number among
+those that were surveyed.
 """
 
 import math
@@ -33,7 +37,9 @@ from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.views import RECORD_KEY, Path
 from workers.runtime.printing import plural
 
+# Equally wide buckets, at most, besides one that the last edge may need.
 _STEPS = 20
+# Of the ends of buckets, and of their width.
 _LARGEST = 1e15
 _SMALLEST = 1e-9
 # If the largest numbers exceed the middle ones by this factor, buckets of one ratio show more.
@@ -69,6 +75,7 @@ def range_of(numbers: Sequence[float]) -> Range | None:
     high = ordered[-1 - outliers]
     median = ordered[len(ordered) // 2]
     least_positive = next((number for number in ordered if number > 0), 0.0)
+    # A twentieth of the numbers are below it.
     twentieth = ordered[max(outliers, len(ordered) // 20)]
     return range_around(low, max(least_positive, twentieth), median, high)
 
@@ -107,6 +114,7 @@ def _is_usual(low: float, high: float) -> bool:
 
 def _linear(low: float, high: float) -> Range | None:
     """Return equally wide buckets with round edges that cover `low` to `high`; None: too narrow."""
+    # A scale that begins at zero is easier to read, where that costs few buckets.
     if 0 <= low < 0.3 * high:
         low = 0.0
     width = high - low
@@ -151,16 +159,15 @@ def _checked(found: Range | None) -> Range | None:
     """Return a range if the settings accept its buckets, else None."""
     try:
         return found if found is not None and found.edges else None
-    except ValueError:
+    except ValueError:  # raised by `edges`
         return None
 
 
 # More histograms would each be too small for their noise, unless there are many events.
 KEYS_MAX = 50
 _EVENTS_PER_KEY = 5
+# Share of the records that a hash of the user must place as they are.
 _PLACED = 0.99
-
-
 # At this share of distinct values a field identifies single events.
 _UNIQUE = 0.9
 _LIKENESS = MappingProxyType(
@@ -186,9 +193,10 @@ MEANS = MappingProxyType(
 class Candidate:
     """Candidate for the stream key or the user, with a relative likelihood `score`.
 
-    `setting` is as in the settings file: a path, or "$key". A user also has the `partitioner` that
-    places the records (None: no known one) and the entity that its name identifies (`who`). A
-    stream key that does not fit has few values, but no name of something that has a histogram.
+    `setting` is as in the settings file: a path, or "$key". A user also has the `partitioner`, the
+    hash by which the records are placed in partitions (None: by no known one), and the entity that
+    its name identifies (`who`). A stream key that does not fit has few values, but no name of
+    something that has a histogram.
     """
 
     setting: str
@@ -206,26 +214,30 @@ class Candidate:
 
 
 def record_key_field(record_keys: Sequence[str | None]) -> Field:
-    """Return the text keys of records as a field, to compare them with those of the events."""
+    """Return the keys of records as a field, to compare them with the fields of the events.
+
+    `record_keys` has a text for each record, None for one without a key, or with a binary one.
+    """
     keys = {place: key for place, key in enumerate(record_keys) if key is not None}
-    found = Field(path=Path((RECORD_KEY,)), form=Form.ONE, total=len(record_keys))
-    found.records = len(keys)
-    found.kinds[Kind.TEXT] = len(keys)
-    found.values.update(keys.values())
-    found.column.update(keys)
-    return found
+    field = Field(path=Path((RECORD_KEY,)), form=Form.ONE, total=len(record_keys))
+    field.records = len(keys)
+    field.kinds[Kind.TEXT] = len(keys)
+    field.values.update(keys.values())
+    field.column.update(keys)
+    return field
 
 
 def keys_of(fields: Sequence[Field], record_key: Field) -> list[Candidate]:
     """Return the candidates for the stream key, likeliest first."""
     candidates = []
-    for field in _with_own(fields, record_key):
+    for field in _with_record_key(fields, record_key):
         few = _is_few(field.distinct, field.number_of_values)
         if not (field.everywhere and field.labels and few) or field.who is not None:
             continue
         named = field.name_has(names.KEY)
         if not named and field.name_has(names.MEASURE, names.COUNT, names.SOURCE):
             continue
+        # Bare numbers are more often amounts.
         if not (named or field.text or field.name_has(names.ID)):
             continue
         score = (
@@ -253,15 +265,18 @@ def keys_of(fields: Sequence[Field], record_key: Field) -> list[Candidate]:
 
 
 def users_of(
-    fields: Sequence[Field], record_key: Field, partitions: Sequence[int], n: int
+    fields: Sequence[Field],
+    record_key: Field,
+    partitions: Sequence[int],
+    partition_count: int,
 ) -> list[Candidate]:
     """Return the candidates for the user of an event, likeliest first.
 
-    `n` is the topic's number of partitions.
+    `partitions` has the partition of each record, `partition_count` is the topic's number of them.
     """
     same = {str(field.path) for field in _same_as_key(fields, record_key)}
     candidates = []
-    for field in _with_own(fields, record_key):
+    for field in _with_record_key(fields, record_key):
         is_record_key = field is record_key
         who = None if is_record_key else field.who
         is_key = is_record_key or str(field.path) in same
@@ -270,14 +285,15 @@ def users_of(
             or field.distinct < USERS_MIN
         ):
             continue
+        # A user by its name, or, with a name that says nothing, by being the record key.
         if who not in names.USERS and not (who is None and is_key):
             continue
         unique = field.distinct > _UNIQUE * field.number_of_values
         if who is None and (unique or field.name_has(names.KEY, names.ITEM)):
             continue  # records are often keyed by their subject, which is not a user
-        values = ((index, field_label(value)) for index, value in field.column.items())
-        users = {index: user for index, user in values if user is not None}
-        partitioner = _partitioner(users, partitions, n)
+        values = ((place, field_label(value)) for place, value in field.column.items())
+        users = {place: user for place, user in values if user is not None}
+        partitioner = _partitioner(users, partitions, partition_count)
         setting = str(field.path)
         score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (
             partitioner is not None
@@ -290,6 +306,7 @@ def users_of(
         )
         reason = _values_there(field)
         if is_record_key:
+            # It has no name: only that the records are placed by it speaks for a user.
             if partitioner is None:
                 continue
             setting = RECORD_KEY
@@ -311,7 +328,7 @@ def users_of(
     return _likeliest(candidates)
 
 
-def _with_own(fields: Sequence[Field], record_key: Field) -> Iterator[Field]:
+def _with_record_key(fields: Sequence[Field], record_key: Field) -> Iterator[Field]:
     """Yield the fields, and the record key unless one of them has its values."""
     yield from fields
     if not _same_as_key(fields, record_key):
@@ -322,9 +339,9 @@ def _likeliest(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=lambda one: (-one.score, one.setting))
 
 
-def _is_few(distinct: int, number: int) -> bool:
-    """Return whether there are few enough values for a histogram each."""
-    return 2 <= distinct <= min(KEYS_MAX, number // _EVENTS_PER_KEY)
+def _is_few(distinct: int, values: int) -> bool:
+    """Return whether `distinct` values among so many are few enough for a histogram each."""
+    return 2 <= distinct <= min(KEYS_MAX, values // _EVENTS_PER_KEY)
 
 
 def _values_there(field: Field) -> str:
@@ -357,7 +374,7 @@ def _murmur2(key: bytes) -> int:
 
 
 def _partitioner(
-    users: dict[int, str], partitions: Sequence[int], number: int
+    users: dict[int, str], partitions: Sequence[int], partition_count: int
 ) -> str | None:
     """Return the known hash that places nearly all records by user; None: none does.
 
@@ -367,8 +384,10 @@ def _partitioner(
         (partitions[place], user.encode(errors="replace"))
         for place, user in users.items()
     ]
-    for name, place_of in (("murmur2", _murmur2), ("crc32", zlib.crc32)):
-        good = sum(place_of(key) % number == partition for partition, key in keys)
+    for name, hash_of in (("murmur2", _murmur2), ("crc32", zlib.crc32)):
+        good = sum(
+            hash_of(key) % partition_count == partition for partition, key in keys
+        )
         if good >= _PLACED * len(keys):
             return name
     return None
@@ -402,19 +421,23 @@ class ItemCandidate:
 def items_of(fields: Sequence[Field]) -> list[ItemCandidate]:
     """Return the fields that could be the items, likeliest first."""
     candidates = [items for field in fields for items in _items(field, fields)]
-    # A field that most records lack is less likely to be their main content.
-    weighted = {
-        id(items): items.score * (0.5 + 0.5 * items.field.share) for items in candidates
-    }
-    return sorted(
-        candidates, key=lambda items: (-weighted[id(items)], str(items.field.path))
-    )
+
+    def order(items: ItemCandidate) -> tuple[float, str]:
+        # A field that most records lack is less likely to be their main content.
+        weight = 0.5 + 0.5 * items.field.share
+        return -items.score * weight, str(items.field.path)
+
+    return sorted(candidates, key=order)
 
 
 def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
-    """Yield a field as a candidate for the items, by its form; nothing if it is personal."""
+    """Yield a field as a candidate for the items, by its form: at most as labels and as numbers.
+
+    Nothing if it is personal, as its published values would identify people or single events, or
+    the same in every record.
+    """
     if not field.number_of_values or field.who is not None or field.constant:
-        return  # its published values would identify people or single events
+        return
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
         yield ItemCandidate(
@@ -432,24 +455,31 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
     else:
-        yield from _of_value(field, where, named=_has_name_beside(field, fields))
+        redundant = _is_link_beside_name(field, fields)
+        yield from _of_value(field, where, redundant=redundant)
 
 
-def _has_name_beside(field: Field, fields: Sequence[Field]) -> bool:
-    """Return whether an object has a name beside this link to it, so that the link says no more."""
-    around = field.path.steps[:-1]
-    if not around or not field.name_has(names.LINK):
+def _is_link_beside_name(field: Field, fields: Sequence[Field]) -> bool:
+    """Return whether a field is a web address, in an object that has a name or title, too.
+
+    As in {"url": "https://...", "name": "tea"}: the name is the better item.
+    """
+    container = field.path.steps[:-1]
+    if not container or not field.name_has(names.LINK):
         return False
-    beside = (other for other in fields if other.path.steps[:-1] == around)
+    siblings = (other for other in fields if other.path.steps[:-1] == container)
     return any(
-        other.path.steps[-1] in ("name", "title") and other.labels for other in beside
+        other.path.steps[-1] in ("name", "title") and other.labels for other in siblings
     )
 
 
 def _of_element(
     field: Field, fields: Sequence[Field], where: str
 ) -> Iterator[ItemCandidate]:
-    """Yield a field of the elements of a list, with a count beside it if there is one."""
+    """Yield a field of the elements of a list, with a count beside it if there is one.
+
+    `where` says in which events the field is, for the reason.
+    """
     is_label = field.name_has(names.ITEM, names.ITEM_OF_LIST, names.ID)
     if not (field.labels and (field.text or is_label)):
         return
@@ -462,28 +492,30 @@ def _of_element(
     )
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
     score -= 50.0 * is_name_of_values(field, fields)
-    beside = (
+    counts = (
         other
         for other in fields
         if other.form is Form.ELEMENT
         and other.path.list_steps == field.path.list_steps
         and other.whole
         and min(other.numbers) >= 0
+        # Every item must have one.
         and other.number_of_values >= field.number_of_values
         and other.name_has(names.COUNT)
     )
     yield ItemCandidate(
         field=field,
-        count=next(beside, None),
+        count=next(counts, None),
         score=score,
         reason=f"in each element of a list, {where}, with {plural(field.distinct, 'different value')}",
     )
 
 
-def _of_value(field: Field, where: str, *, named: bool) -> Iterator[ItemCandidate]:
+def _of_value(field: Field, where: str, *, redundant: bool) -> Iterator[ItemCandidate]:
     """Yield a field with one value an event, as labels if they repeat, or numbers in buckets.
 
-    `named`: it is a link to something that has a name beside it.
+    `redundant`: another field names the same thing better. `where` says in which events the field
+    is, for the reason.
     """
     measure = field.name_has(names.MEASURE)
     distinct_max = max(_FEW, _REPEATED * field.number_of_values)
@@ -493,7 +525,7 @@ def _of_value(field: Field, where: str, *, named: bool) -> Iterator[ItemCandidat
         if 2 * field.kinds[Kind.TEXT] > field.number_of_values:
             score = 50.0
         score += _name_score(field) + min(5.0 * math.log10(field.distinct), 9.0)
-        score -= 40.0 * _is_prose(field) + 35.0 * named
+        score -= 40.0 * _is_prose(field) + 35.0 * redundant
         yield ItemCandidate(
             field=field,
             score=score,
@@ -501,13 +533,14 @@ def _of_value(field: Field, where: str, *, named: bool) -> Iterator[ItemCandidat
         )
     if not field.numeric or _counts_up(field) or field.name_has(names.PLACE, names.ID):
         return
-    found = range_of(field.numbers)
-    if found is not None:
-        whole_name = field.whole and (field.name_has(names.ITEM) or not measure)
-        score = (15.0 if whole_name else 40.0) + 22.0 * measure
+    buckets = range_of(field.numbers)
+    if buckets is not None:
+        # Whole numbers that are not named as a measure may be codes.
+        may_be_code = field.whole and (field.name_has(names.ITEM) or not measure)
+        score = (15.0 if may_be_code else 40.0) + 22.0 * measure
         yield ItemCandidate(
             field=field,
-            range=found,
+            range=buckets,
             score=score,
             reason=f"{field.holds}, {where}: in buckets",
         )
@@ -533,8 +566,8 @@ def _unique(field: Field) -> bool:
 
 
 def _is_prose(field: Field) -> bool:
-    """Return whether texts are too long to be labels."""
-    characters = sum(len(text) * n for text, n in field.values.items())
+    """Return whether texts are on average too long to be labels."""
+    characters = sum(len(text) * times for text, times in field.values.items())
     return field.text and characters > _PROSE * field.number_of_values
 
 

@@ -1,4 +1,8 @@
-"""Infer the purpose of a field from the words in its name."""
+"""Infer the purpose of a field from the words in its name.
+
+The first tables have words for purposes: a time, an item, a count, a stream key. Those by
+`UserKind` have nouns for what a value may identify, `_IDENTIFIES` words, such as "id", that say so.
+"""
 
 import re
 import unicodedata
@@ -63,6 +67,7 @@ ITEM_OF_LIST = _table("id name code label")
 
 def words(name: str) -> list[str]:
     """Return the words of a name such as `customerId` or `customer_id`, in lower case."""
+    # `IDs` would be split into `I` and `Ds`.
     return [
         word.lower() for word in _WORD.findall(unaccented(name).replace("IDs", "Ids"))
     ]
@@ -172,7 +177,7 @@ def user_kind(path: Path) -> UserKind | None:
 
     The noun decides: the last word, other than words for an identifier, in the last segment of the
     path that has one. `order.customer.id` and `order_customer_id` are a customer,
-    `customer.order.id` is an order, and `user_agent` an agent.
+    `customer.order.id` is an order, and `user_agent` an agent, which is nobody.
     """
     return _kind_by_noun(path) or _kind_of_whole_name(path.steps[-1])
 
@@ -184,6 +189,7 @@ def kind_of_name(path: Path) -> UserKind | None:
 
 def _kind_by_noun(path: Path) -> UserKind | None:
     """Return the entity that the path's noun names, by the rule of `user_kind`."""
+    # Words for an identifier behind the noun.
     identified_by = set[str]()
     for step in reversed(path.steps):
         for word in reversed(_parts_of_name(step)):
@@ -205,7 +211,9 @@ def _kind_by_noun(path: Path) -> UserKind | None:
                 and identified_by <= _PLACE_IN_ORDER
             ):
                 return UserKind.TRAIT
+            # `shipping` alone is an option, `shipping_address` is somebody's.
             return None if kind is UserKind.TRAIT and not identified_by else kind
+    # An id of nothing in particular is the event's.
     return None if identified_by.isdisjoint(ID) else UserKind.EVENT
 
 
@@ -217,7 +225,10 @@ def _kind_of_whole_name(name: str) -> UserKind | None:
 
 
 def container_kind(steps: tuple[str, ...]) -> UserKind | None:
-    """Return the person, account or device that an object is, by the last word of its name."""
+    """Return the person, account or device that an object is, by the last word of its name.
+
+    `steps` is the object's path; names that say nothing, such as "details", are passed over.
+    """
     for step in reversed(steps):
         word = _parts_of_name(step)[-1:]
         if not word or word[0] in _AROUND:
@@ -248,7 +259,10 @@ def _entity(tables: Mapping[UserKind, frozenset[str]], word: str) -> UserKind | 
 
 
 def _parts(word: str) -> list[str]:
-    """Return a word in the singular, with compounds split in two."""
+    """Return a word in the singular, with compounds split in two, as ["user", "id"] of `userids`.
+
+    A word that is in no table stays as it is.
+    """
     nouns = _ALL_NOUNS
     for form in (word, word.removesuffix("s")):
         if form in nouns or form in _IDENTIFIES:

@@ -4,6 +4,9 @@ A name decides where it is known (`names.user_kind`). An identifier or a link in
 is a person, or that holds a person's login or address, belongs to that person. By its values, a
 field is personal if it is an address, contains the user of its own event, or goes with a user field
 one to one. Published as labels or stream keys, the values of any of these would name people.
+
+Fields of the form ELEMENT lie in the objects of a list. A record's place is its number among those
+that were surveyed.
 """
 
 import re
@@ -44,6 +47,7 @@ _IN_LINKS = 0.1
 _IN_TEXTS = 0.8
 # Shorter users occur in texts by chance.
 _USER_CHARACTERS = 3
+# User fields that others are compared with, and records in which a user is searched.
 _COMPARED_MAX = 20
 _SEARCHED_MAX = 500
 _NAMES_OF_VALUES = frozenset(["key", "name", "field", "property", "attribute"])
@@ -82,7 +86,10 @@ def _is_address(field: Field) -> bool:
 
 
 def _is_network_address(field: Field) -> bool:
-    """Return whether addresses are of devices: neither e-mail addresses nor phone numbers."""
+    """Return whether addresses are of devices: neither e-mail addresses nor phone numbers.
+
+    The first one decides.
+    """
     first = next(iter(field.values))
     return "@" not in first and not first.startswith(("+", "00"))
 
@@ -106,11 +113,15 @@ def _mark_by_container(fields: Iterable[Field]) -> None:
 
 
 def _names_a_person(steps: tuple[str, ...], fields: Iterable[Field]) -> bool:
-    """Return whether an object, no shop and no envelope, has a person's name or address."""
+    """Return whether an object, no shop and no envelope, has a person's name or address.
+
+    `steps` is its path, `fields` are those in it.
+    """
     words = names.words(steps[-1])
-    noun = names.user_kind(Path(steps)) is not None
-    thing = not names.KEY.union(names.ITEM).isdisjoint(words)
-    if names.is_around(steps[-1]) or thing or noun:
+    # What its name identifies, such as a session, is no person.
+    has_kind = names.user_kind(Path(steps)) is not None
+    is_thing = not names.KEY.union(names.ITEM).isdisjoint(words)
+    if names.is_around(steps[-1]) or is_thing or has_kind:
         return False
     by_name = (
         field for field in fields if names.kind_of_name(field.path) is UserKind.PERSON
@@ -130,11 +141,12 @@ def _belongs_to_container(field: Field) -> bool:
 
 def _mark_by_values(fields: Sequence[Field]) -> None:
     """Mark the fields that contain an event's user, or go with a user field one to one."""
-    known = [
+    user_fields = [
         field for field in fields if field.who in names.USERS and _may_be_user(field)
     ]
-    known.sort(key=lambda field: (field.who is UserKind.SESSION, -field.records))
-    users = [(field, _values(field)) for field in known[:_COMPARED_MAX]]
+    # Sessions last: a field that goes with a person, too, is the person's.
+    user_fields.sort(key=lambda field: (field.who is UserKind.SESSION, -field.records))
+    compared = [(field, _values(field)) for field in user_fields[:_COMPARED_MAX]]
     for field in fields:
         if field.who is not None or field.constant:
             continue
@@ -142,14 +154,14 @@ def _mark_by_values(fields: Sequence[Field]) -> None:
         distinct = len(frozenset[str]().union(*values.values()))
         if distinct < 2:
             continue
-        for user, of_users in users:
+        for user, users in compared:
             if _about_as_many(field, distinct, user) and _goes_with(
-                of_users, values, field
+                users, values, field
             ):
                 field.who = user.who
                 field.why = f"it goes with {user.path}, nearly one to one"
                 break
-            if field.kinds[Kind.TEXT] and _contains(values, of_users):
+            if field.kinds[Kind.TEXT] and _contains(values, users):
                 field.who = user.who
                 field.why = f"it contains {user.path}"
                 break
@@ -162,7 +174,11 @@ def _may_be_user(field: Field) -> bool:
 
 
 def _about_as_many(field: Field, distinct: int, user: Field) -> bool:
-    """Return whether the numbers of values are near enough to look at the events one by one."""
+    """Return whether `distinct` values are near enough in number to those of a user field.
+
+    If not, the two cannot go together, and need not be compared event by event.
+    """
+    # The field that fewer records have has fewer values for that reason alone.
     overlap = min(field.records / user.records, user.records / field.records)
     return _FEWER * overlap < distinct / user.distinct < 1 / (_FEWER * overlap)
 
@@ -181,12 +197,15 @@ def _values(field: Field) -> Values:
 
 
 def _goes_with(users: Values, values: Values, field: Field) -> bool:
-    """Return whether each user has a value and each value a user, nearly, where they repeat."""
+    """Return whether each user has a value and each value a user, nearly, where they repeat.
+
+    `values` are those of `field`, whose name decides in doubt.
+    """
     by_user = defaultdict[str, Counter[str]](Counter)
     by_value = defaultdict[str, Counter[str]](Counter)
-    for place, some in values.items():
+    for place, values_here in values.items():
         for user in users.get(place, ()):
-            for value in some:
+            for value in values_here:
                 by_user[user][value] += 1
                 by_value[value][user] += 1
     if min(len(by_user), len(by_value)) < USERS_MIN / 2:
@@ -194,13 +213,13 @@ def _goes_with(users: Values, values: Values, field: Field) -> bool:
     ratio = len(by_value) / len(by_user)
     if not _FEWER < ratio < 1 / _FEWER:
         return False
-    of_users = _determines(by_user)
-    of_values = _determines(by_value)
-    if of_users is None or of_values is None:
+    value_of_user = _determines(by_user)
+    user_of_value = _determines(by_value)
+    if value_of_user is None or user_of_value is None:
         return False
-    if min(of_users, of_values) >= _ONE_TO_ONE:
+    if min(value_of_user, user_of_value) >= _ONE_TO_ONE:
         return True
-    if max(of_users, of_values) < _DETERMINED:
+    if max(value_of_user, user_of_value) < _DETERMINED:
         return False
     if _AS_MANY <= ratio <= 1 / _AS_MANY:
         return True
@@ -213,14 +232,16 @@ def _goes_with(users: Values, values: Values, field: Field) -> bool:
         identifies
         and not field.name_has(names.KEY, things)
         and ratio >= _AS_MANY
-        and of_values >= _DETERMINED
+        and user_of_value >= _DETERMINED
     )
 
 
 def _determines(groups: Mapping[str, Counter[str]]) -> float | None:
-    """Return how much a group's further events agree with its commonest value; None: too few.
+    """Return how surely the group decides the value, from 0 to 1; None: too few groups repeat.
 
-    Every group that repeats has the same weight, so one busy user decides nothing.
+    `groups` has the values of each group's events. Of a group of n events, of which m have the
+    commonest value, it is (m - 1) / (n - 1). Every group that repeats has the same weight, so one
+    busy user decides nothing.
     """
     repeated = [group for group in groups.values() if group.total() > 1]
     if len(repeated) < _REPEATED_MIN:
@@ -229,25 +250,32 @@ def _determines(groups: Mapping[str, Counter[str]]) -> float | None:
 
 
 def _contains(values: Values, users: Values) -> bool:
-    """Return whether many values contain the user of their event, as a word, beyond chance."""
-    indices = [index for index in values if index in users]
-    indices = indices[:: max(len(indices) // _SEARCHED_MAX, 1)]
-    if len(indices) < USERS_MIN:
+    """Return whether many values contain the user of their event, as a word, beyond chance.
+
+    Chance is how many contain the user of another event, half of all events away.
+    """
+    places = [place for place in values if place in users]
+    places = places[:: max(len(places) // _SEARCHED_MAX, 1)]
+    if len(places) < USERS_MIN:
         return False
-    half = len(indices) // 2
-    links = with_own = with_other = 0
-    for number, index in enumerate(indices):
-        other_index = indices[number - half]
-        user = next(iter(users[index]), "")
-        other_user = next(iter(users[other_index]), "")
+    half = len(places) // 2
+    links = 0
+    with_own = 0
+    with_other = 0
+    for i, own_place in enumerate(places):
+        # From the end for the first half of them.
+        other_place = places[i - half]
+        user = next(iter(users[own_place]), "")
+        other_user = next(iter(users[other_place]), "")
         if len(user) < _USER_CHARACTERS or len(other_user) < _USER_CHARACTERS:
             continue
-        for value in islice(values[index], 1):
+        # Of several values, one is enough.
+        for value in islice(values[own_place], 1):
             links += _LINK.match(value) is not None
             with_own += _has_word(value, user)
             with_other += user != other_user and _has_word(value, other_user)
-    least = _IN_LINKS if 2 * links > len(indices) else _IN_TEXTS
-    return with_own - with_other >= least * len(indices)
+    least = _IN_LINKS if 2 * links > len(places) else _IN_TEXTS
+    return with_own - with_other >= least * len(places)
 
 
 def _has_word(text: str, word: str) -> bool:
@@ -293,10 +321,13 @@ def is_name_of_values(key: Field, fields: Iterable[Field]) -> bool:
 
 
 def _is_value_beside(field: Field, key: Field) -> bool:
-    """Return whether a field is the value beside a name, in a list of names and values."""
+    """Return whether a field is the value beside the name `key`, in a list of names and values.
+
+    It may lie deeper, as in {"key": "size", "value": {"int_value": 3}}.
+    """
     if field.form is not Form.ELEMENT or field.path.list_steps != key.path.list_steps:
         return False
-    beside = len(key.path.steps) - 1
+    depth = len(key.path.steps) - 1
     steps = field.path.steps
-    same_object = steps[:beside] == key.path.steps[:-1] and len(steps) > beside
-    return same_object and "value" in names.words(steps[beside])
+    same_object = steps[:depth] == key.path.steps[:-1] and len(steps) > depth
+    return same_object and "value" in names.words(steps[depth])

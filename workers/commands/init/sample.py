@@ -1,6 +1,7 @@
 """Sample the oldest and the newest records of every partition, in bounded time.
 
-`init` and `check` read topics so.
+`init` and `check` read topics so. Only committed records are read: up to a partition's `stable`
+offset. A "log" is one partition of a topic, a span the offsets from a first one to before another.
 """
 
 import time
@@ -21,7 +22,8 @@ PATIENCE_S = 20.0
 _INTRODUCE_S = 10.0
 # For all records together; larger ones would hardly be examined in more detail.
 BYTES_MAX = 64_000_000
-# Offsets are not records: transaction markers take some, and compaction leaves holes.
+# Offsets are not records: transaction markers take some, and compaction leaves holes. So that many
+# times as many are looked at where too few held a record.
 WIDER = 4
 
 
@@ -69,30 +71,33 @@ def read_ends(
     longest: int = MESSAGE_BYTES,
     say: Callable[[str], object] = lambda text: None,
 ) -> Ends:
-    """Read about `newest` committed records, an equal share from each partition that has any.
+    """Read about `newest` and `oldest` committed records, equal shares from each partition.
 
-    It writes nothing and joins no group. `say` tells the operator which partition it waits for.
+    It writes nothing and joins no group. `bytes_max` bounds the bytes at either end, `longest` a
+    record's. `say` tells the operator which partition it waits for.
     """
     deadline = time.monotonic() + patience_s
     with open_reader(connection, say) as topic_reader:
         bounds = topic_reader.bounds(logs)
         lengths = {log: ends.stable - ends.low for log, ends in bounds.items()}
-        wide = newest
+        # The newest records, from more and more offsets until they are enough.
+        offsets = newest
         while True:
             spans = {
-                log: (bounds[log].stable - number, bounds[log].stable)
-                for log, number in shares(lengths, wide).items()
+                log: (bounds[log].stable - share, bounds[log].stable)
+                for log, share in shares(lengths, offsets).items()
             }
             found, cut = _read(topic_reader, spans, deadline, bytes_max, longest)
             enough = cut or sum(map(len, found.values())) >= newest
             late = time.monotonic() > deadline
-            if enough or late or wide >= sum(lengths.values()):
+            if enough or late or offsets >= sum(lengths.values()):
                 break
-            wide *= WIDER
+            offsets *= WIDER
         numbers = shares({log: len(records) for log, records in found.items()}, newest)
         newest_of = {
             log: found[log][-number:] for log, number in numbers.items() if number
         }
+        # The oldest records, from the offsets before these.
         before = {
             log: records[0].offset - bounds[log].low
             for log, records in newest_of.items()
@@ -102,11 +107,18 @@ def read_ends(
             log: (bounds[log].low, bounds[log].low + min(before[log], WIDER * limit))
             for log, limit in limits.items()
         }
-        begun, more_cut = _read(
+        oldest_of, more_cut = _read(
             topic_reader, spans, deadline, bytes_max, longest, limits
         )
         notes = topic_reader.open_transactions(bounds)
-    return Ends(newest_of, begun, bounds, notes, cut or more_cut, late and not enough)
+    return Ends(
+        newest=newest_of,
+        oldest=oldest_of,
+        bounds=bounds,
+        notes=notes,
+        cut=cut or more_cut,
+        late=late and not enough,
+    )
 
 
 def _read(
@@ -119,9 +131,11 @@ def _read(
 ) -> tuple[dict[Partition, list[Record]], bool]:
     """Return the records in spans of offsets, and whether `bytes_max` left some out.
 
-    Every partition has an equal share of `bytes_max` and at least one record, the newest of them,
-    or with `limits` the oldest. Stops at the deadline with what was read by then.
+    Every partition has an equal share of `bytes_max`, of which its newest records take what there
+    is room for. With `limits`, its oldest ones do, at most so many. At least one record is kept.
+    Stops at the deadline (s, monotonic) with what was read by then.
     """
+    # What is taken out of it is read no further.
     left = {log: span for log, span in spans.items() if span[0] < span[1]}
     share = bytes_max // max(len(left), 1)
     cut = False
@@ -137,6 +151,7 @@ def _read(
                 break
             of_log.append(record)
             sizes[log] += record.nbytes
+            # Without limits the newest are wanted: the oldest make room for them.
             while limits is None and len(of_log) > 1 and sizes[log] > share:
                 cut = True
                 sizes[log] -= of_log.popleft().nbytes
@@ -144,11 +159,17 @@ def _read(
 
 
 def shares(there: Mapping[Partition, int], number: int) -> dict[Partition, int]:
-    """Return how many records to take per partition: equal shares, shortfalls redistributed."""
+    """Divide a `number` over partitions, equally, but to none more than `there` is in it.
+
+    What one cannot take goes to the others.
+    """
     taken = {}
     left = number
-    for place, (log, has) in enumerate(sorted(there.items(), key=lambda one: one[1])):
-        taken[log] = min(has, -(-left // (len(there) - place)))
+    # The smallest first: what it leaves is divided among the rest.
+    ordered = sorted(there.items(), key=lambda entry: entry[1])
+    for i, (log, size) in enumerate(ordered):
+        # Rounded up.
+        taken[log] = min(size, -(-left // (len(ordered) - i)))
         left -= taken[log]
     return taken
 

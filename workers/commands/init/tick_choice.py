@@ -27,22 +27,29 @@ from workers.settings.settings import ALL_STREAM_KEY, DAY_MS
 
 EPSILON = 1.0
 DELTA = 1e-9
-# Of one user in an epoch; a sample cannot tell.
+# (tick, epoch) in ms, from the shortest tick on.
 _TICKS = (
     *((tick_ms, DAY_MS) for tick_ms in (10_000, 60_000, 300_000, 900_000, 3_600_000)),
     (6 * 3_600_000, 7 * DAY_MS),
     (DAY_MS, 28 * DAY_MS),
 )
+# Where the sample does not tell how many events there are.
 _USUAL = _TICKS[1]
 _HOUR_MS = 3_600_000
+# Minimum number of ticks of a window of an hour.
 _HOUR_TICKS = 12
 # Maximum backlog: every tick since the oldest event is published, even if empty.
 _TICKS_BEHIND = 100_000
+# Standard deviations of the noise that the commonest item must count in a tick.
 _ABOVE_NOISE = 3
 
 
 class TickChoice(NamedTuple):
-    """The chosen tick and horizon (ticks in an epoch), with comments for the settings file."""
+    """The chosen tick and horizon (ticks in an epoch), with comments for the settings file.
+
+    `noise` is a sentence on the noise with these, `windows_offer` one on windows without epochs as
+    an alternative; empty where they are not possible.
+    """
 
     tick_ms: int
     horizon: int
@@ -50,29 +57,33 @@ class TickChoice(NamedTuple):
     tick_reason: str
     horizon_reason: str
     noise: str
-    # A comment that offers windows without epochs; empty where they are not possible.
-    never: str
+    windows_offer: str
 
 
 def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
-    """Choose the shortest tick with its most common item above the noise, else the longest."""
+    """Choose the shortest tick with its most common item above the noise, else the longest.
+
+    It is also long enough that the ticks since the oldest event, up to `now_ms`, are not too many.
+    """
     rate = draft.rate or None
-    commonest = 0.0
+    # Count of the commonest item in a second; 0 if the rate of events is unknown.
+    commonest_s = 0.0
     if rate is not None and draft.pairs:
-        commonest = rate * max(draft.pairs.values()) / draft.accepted
+        commonest_s = rate * max(draft.pairs.values()) / draft.accepted
     enough = False
-    for tick_ms, epoch_ms in _TICKS if commonest else (_USUAL,):
+    # Leaves the chosen tick in the variables, with its mechanism and noise.
+    for tick_ms, epoch_ms in _TICKS if commonest_s else (_USUAL,):
         horizon = epoch_ms // tick_ms
         config = config_of(draft, tick_ms, horizon)
         mechanism = build(config, "event" if draft.user is None else "user")
         sd, _ = mechanism.curve(horizon).worst_and_rms(horizon)
-        enough = commonest * tick_ms / 1000 >= _ABOVE_NOISE * sd
+        enough = commonest_s * tick_ms / 1000 >= _ABOVE_NOISE * sd
         if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
             break
-    if not commonest or rate is None:
+    if not commonest_s or rate is None:
         tick_reason = "a guess, as the times of the sample do not tell how many events there are in a second"
     else:
-        counted = commonest * tick_ms / 1000
+        counted = commonest_s * tick_ms / 1000
         thing = (
             "of the commonest item"
             if draft.items.range is None
@@ -107,31 +118,33 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         tick_reason,
         horizon_reason,
         noise,
-        never=_without_epochs(draft, config),
+        windows_offer=_windows_offer(draft, config),
     )
 
 
-def _without_epochs(draft: Draft, config: HistogramConfig) -> str:
+def _windows_offer(draft: Draft, config: HistogramConfig) -> str:
     """Return a comment that offers windows without epochs; "" where none are useful.
 
-    Where users are protected it offers to count them.
+    Where users are protected it offers to count them. `config` is the draft's histogram.
     """
+    # The length of an epoch, in ms, and perhaps an hour.
     windows = [config.ticks * config.tick_ms]
     if _HOUR_TICKS * config.tick_ms <= _HOUR_MS:
         windows.insert(0, _HOUR_MS)
-    never: dict[str, Any] = {"horizon": NEVER, "windows": tuple(windows)}
+    # The settings that would differ.
+    changes: dict[str, Any] = {"horizon": NEVER, "windows": tuple(windows)}
     named = ", ".join(f'"{format_duration(window)}"' for window in windows)
     last = " and ".join(format_duration(window) for window in windows)
     if draft.user is None:
-        sliding = expect_type(Sliding, build(structs.replace(config, **never)))
+        sliding = expect_type(Sliding, build(structs.replace(config, **changes)))
         offer = (
             f'or, for a board of now that never begins at zero: horizon = "{NEVER}" and windows = [{named}], what was counted in '
             f"the last {last}, sliding; one charge, ever, in which all events of a person add up"
         )
     elif draft.items.range is None:
         ticks = windows[0] // config.tick_ms
-        never |= {"unique_users": True, "user_period": ticks, "max_count": 1}
-        unique = build(structs.replace(config, **never), "user")
+        changes |= {"unique_users": True, "user_period": ticks, "max_count": 1}
+        unique = build(structs.replace(config, **changes), "user")
         sliding = expect_type(Sliding, unique)
         counts = " and no max_count" if draft.max_count > 1 else ""
         offer = (
@@ -141,6 +154,7 @@ def _without_epochs(draft: Draft, config: HistogramConfig) -> str:
         )
     else:
         return ""
+    # The longest window has the most noise.
     sd, _ = worst_and_rms(sliding.windows[-1])
     offer += f"; a noise of up to {about(sd)}"
     threshold = sliding.threshold_of(len(windows) - 1)
@@ -150,7 +164,7 @@ def _without_epochs(draft: Draft, config: HistogramConfig) -> str:
 
 
 def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
-    """Return the draft's histogram, as far as its noise is concerned."""
+    """Return the draft's histogram, as far as its noise depends on it; names are made up."""
     common = {
         "name": "items",
         "tick_ms": tick_ms,
@@ -164,7 +178,9 @@ def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
     }
     if draft.items.range is None:
         return UnkBaseConfig(**common)  # type: ignore[arg-type]
-    labels = tuple(str(place) for place in range(len(draft.items.range.edges) + 1))
+    # The intervals between edges, and one below and one above all of them.
+    buckets = len(draft.items.range.edges) + 1
+    labels = tuple(str(bucket) for bucket in range(buckets))
     return KnownBaseConfig(**common, domain=labels)  # type: ignore[arg-type]
 
 
@@ -177,6 +193,7 @@ def _rate(rate: float) -> str:
         (86_400, "day"),
     ):
         number = rate * seconds
+        # Below, `about` would write 1.
         if number >= 1.05:
             return f"{about(number)} events a {unit}"
         if number >= 1 or unit == "day":

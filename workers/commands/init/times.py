@@ -11,11 +11,13 @@ from workers.mechanisms.config.durations import format_duration
 # Times are valid from 2000 on, and at most as far ahead of the clock as events may be.
 OLDEST_MS, _ = PLAUSIBLE_MS
 MAX_AHEAD_MS = 300_000
+# Share of a number's values in order at which it may be a time without its name saying so.
 _ASCENDING = 0.9
 _NEAR_MS = 86_400_000
 _UNITS = ("s", "ms", "us", "ns")
 # `grace` is rounded up to one of these. More would delay every snapshot for the sake of few events.
 _GRACES_MS = (0, 1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 900_000, 3_600_000)
+# Share of the events that should come within it.
 _IN_TIME = 0.99
 
 
@@ -65,11 +67,13 @@ def _time(
 ) -> TimeCandidate | None:
     """Return a field as a candidate for the event time; None if its values are no times.
 
-    `logged` has Kafka's timestamps, ms, which a time of the event should be near.
+    `partitions` and `logged` have the partition of each record, and Kafka's timestamp, ms, which a
+    time of the event should be near.
     """
     if not (field.everywhere and (field.text or field.numeric)):
         return None
     latest = now_ms + MAX_AHEAD_MS
+    # The first unit in which nearly all values are plausible: no two could be.
     for unit in ("iso", *_UNITS) if field.text else _UNITS:
         times = _read(field.column, unit, latest)
         if times is not None:
@@ -80,7 +84,7 @@ def _time(
     named = field.name_has(names.TIME)
     if not named and unit != "iso" and ascending < _ASCENDING:
         return None  # a number that happens to be in that range
-    apart = sorted(abs(read_ms - logged[index]) for index, read_ms in times.items())
+    apart = sorted(abs(event_ms - logged[place]) for place, event_ms in times.items())
     score = 3.0 * named - 4.0 * field.name_has(names.OTHER_TIME) + 2.0 * (unit == "iso")
     score += 2.0 * (ascending >= _ASCENDING) - 0.1 * len(field.path.steps)
     score += apart[len(apart) // 2] <= _NEAR_MS
@@ -92,14 +96,18 @@ def _time(
 def _read(
     column: Mapping[int, object], unit: str, latest: int
 ) -> dict[int, int] | None:
-    """Return the values of a column that are times; None unless nearly all are."""
+    """Return the values of a column that are times, in ms, by place; None unless nearly all are.
+
+    `latest` is the latest plausible time.
+    """
     needed = NEARLY_ALL * len(column)
+    # How many values can still turn out to be times: with too few, the rest is not read.
     possible = len(column)
     times = {}
-    for index, value in column.items():
-        read_ms = time_ms(value, unit)
-        if read_ms is not None and OLDEST_MS <= read_ms <= latest:
-            times[index] = read_ms
+    for place, value in column.items():
+        event_ms = time_ms(value, unit)
+        if event_ms is not None and OLDEST_MS <= event_ms <= latest:
+            times[place] = event_ms
             continue
         possible -= 1
         if possible < needed:
@@ -118,8 +126,12 @@ def in_order(times: dict[int, int], partitions: Sequence[int]) -> float:
 
 
 def grace_of(times: dict[int, int], partitions: Sequence[int]) -> tuple[str, str]:
-    """Return how long a tick should stay open for late events, and why."""
+    """Return how long a tick should stay open for late events, and why.
+
+    `times` and `partitions` have the time, ms, and the partition of records, by place.
+    """
     newest: dict[int, int] = {}
+    # How much each event is older than the newest before it in its partition, ms.
     late = []
     for place in sorted(times):
         partition = partitions[place]
@@ -130,8 +142,8 @@ def grace_of(times: dict[int, int], partitions: Sequence[int]) -> tuple[str, str
     if not late or late[-1] == 0:
         return "0s", f"{why} none was late"
     wanted = late[min(len(late) - 1, int(_IN_TIME * len(late)))]
-    grace = next((one for one in _GRACES_MS if one >= wanted), _GRACES_MS[-1])
-    beyond = sum(one > grace for one in late) / len(late)
+    grace = next((grace for grace in _GRACES_MS if grace >= wanted), _GRACES_MS[-1])
+    beyond = sum(late_ms > grace for late_ms in late) / len(late)
     rest = f"{percent(beyond)} were later still" if beyond else "none was later"
     some = percent(sum(map(bool, late)) / len(late))
     return format_duration(grace), f"{why} {some} were late, {rest}"

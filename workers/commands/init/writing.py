@@ -123,6 +123,7 @@ def _head(
         (f"topics -c {output} --create", "the topics that the worker needs"),
         (f"run -c {output}", "the worker"),
     ):
+        # A command is longer than most settings.
         lines.append(f"#   {f'quietcount {command}':<{_COLUMN + 6}} {why}")
     lines.note("")
     data = []
@@ -333,9 +334,9 @@ def _unit(lines: _SettingsLines, draft: Draft) -> None:
 def _histogram(
     lines: _SettingsLines, draft: Draft, choice: TickChoice, name: str
 ) -> None:
+    """Write the one histogram, `name`: what is counted, its ticks, bounds and budget."""
     lines.section("[histogram]")
     items = draft.items
-    (events, counts) = draft.within
     unit = "event" if draft.user is None else "user"
     lines.text("name", name, "its snapshots go to the topic <worker.name>.<name>")
     why = "the buckets are known before, so all of them are shown at every tick"
@@ -362,19 +363,19 @@ def _histogram(
         format_duration(choice.tick_ms * choice.horizon),
         choice.horizon_reason,
     )
-    if choice.never:
-        lines.note(f"  {choice.never}.")
+    if choice.windows_offer:
+        lines.note(f"  {choice.windows_offer}.")
     single = items.field.form is Form.ONE
     most = (
         "an event has one"
         if single
-        else f"{percent(events)} of the sampled events have no more"
+        else f"{percent(draft.items_within)} of the sampled events have no more"
     )
     if draft.private is not None and not single:
         most = _PRIVATELY
     why = f"most different items of one event that count: {most}"
     lines.set("max_items", str(draft.max_items), why)
-    evidence = f"{percent(counts)} of the sampled amounts in one event are no more"
+    evidence = f"{percent(draft.counts_within)} of the sampled amounts in one event are no more"
     if single and items.count is None:
         evidence = "it has it once"
     elif draft.private is not None:
@@ -400,6 +401,7 @@ def _histogram(
         lines.set("bounds_rho", repr(draft.private.rho), why)
     lines.set(
         "delta",
+        # 1e-9, not 1e-09.
         f"{DELTA:g}".replace("e-0", "e-"),
         f"{CHOOSE}: the chance that they reveal more; far below 1 / (number of {unit}s in an epoch)",
     )
@@ -424,7 +426,11 @@ def histogram_name(draft: Draft) -> str:
 
 
 def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
-    """Name the worker after the topic, changed until all its topics are new."""
+    """Name the worker after the topic, with a number added until all its topics are new.
+
+    `histogram` is the name of its histogram, `taken` are the cluster's topics.
+    """
+    # To Kafka's metrics a point and an underscore are the same.
     used = {name.replace(".", "_") for name in (*taken, topic)}
     plain = re.sub(r"^[^A-Za-z0-9]+", "", topic)[:80] or "events"
     name = plain
@@ -442,9 +448,9 @@ def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
     return name
 
 
-def toml(text: str | None) -> str:
+def toml(text: str) -> str:
     """Return a text as TOML writes it: as JSON does, but for one control character."""
-    return json.dumps(text or "", ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _toml_list(texts: Iterable[str]) -> str:
@@ -455,6 +461,7 @@ class _SettingsLines(list[str]):
     """The lines of a settings file, each setting with its reason as a comment."""
 
     def section(self, name: str) -> None:
+        """Begin a section; a name in brackets is one of an array of tables."""
         self += ["", f"[{name}]"]
 
     def note(self, text: str) -> None:

@@ -17,7 +17,7 @@ VIEWS = ("latest", "changes", "totals")
 
 
 def sql(chosen: Sql) -> int:
-    """Print the answer as CSV; exit with 1 if it has more rows than it may have."""
+    """Print the answer as CSV; return the exit code, 1 if it has more rows than it may have."""
     with opened(chosen.export, chosen.memory) as database:
         timer = threading.Timer(chosen.seconds, database.interrupt)
         timer.start()
@@ -61,7 +61,7 @@ def opened(directory: Path, memory_mb: int) -> duckdb.DuckDBPyConnection:
             )
     config: dict[str, Any] = {
         "memory_limit": f"{memory_mb}MB",
-        # A query spills nothing to disk.
+        # Without one, a query spills nothing to disk.
         "temp_directory": "",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
@@ -69,12 +69,13 @@ def opened(directory: Path, memory_mb: int) -> duckdb.DuckDBPyConnection:
     database = duckdb.connect(":memory:", config=config)
     database.execute("set TimeZone = 'UTC'")
     for table in SCHEMAS:
+        # In SQL a quote in a text is doubled.
         pattern = f"{_escaped(str(root))}/{table}/*.parquet".replace("'", "''")
         database.execute(f"create view {table} as from read_parquet('{pattern}')")
     for view in VIEWS:
         database.execute(view_sql(view))
-    # Other files are closed to a query, whatever functions it calls. DuckDB looks at the patterns
-    # of the views too.
+    # Other files are closed to a query, whatever functions it calls. DuckDB compares with these
+    # names files, and also the patterns of the views, where the path is escaped.
     names = {str(root), _escaped(str(root))}
     allowed = ", ".join("'" + name.replace("'", "''") + "/'" for name in names)
     database.execute(f"set allowed_directories = [{allowed}]")
@@ -97,4 +98,4 @@ def _must_be_select(database: duckdb.DuckDBPyConnection, query: str) -> None:
 
 def _escaped(path: str) -> str:
     """Return a path in which DuckDB's patterns mean themselves."""
-    return "".join(f"[{one}]" if one in "*?[" else one for one in path)
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)

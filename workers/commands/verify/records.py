@@ -1,4 +1,10 @@
-"""Snapshots as records, of a topic or of a file with one a line, checked one after the other."""
+"""Snapshots as records, of a topic or of a file with one a line, checked one after the other.
+
+A large snapshot is published in several pages; where a stream key's items are spread over owner
+partitions, each owner publishes a part, which is signed by itself. A series is what one topic of
+histograms has. Signatures form a chain for each histogram and owner, numbered in the order in which
+the owner published.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -29,6 +35,7 @@ class Checked:
         return min(firsts), max(lasts)
 
     def add(self, key: str, end: int, *, is_signed: bool) -> None:
+        """Count a snapshot of a stream key, of the tick that ends at `end`."""
         if not is_signed:
             self.early += 1
             return
@@ -45,8 +52,8 @@ class Records:
         self.checked: dict[str, Checked] = defaultdict(Checked)
         # By series, stream key and part: the pages of a snapshot so far.
         self._pages: dict[tuple[str, str, int], list[bytes]] = {}
-        # The last one of each owner, by series and by the log that it was read from.
-        self._last: dict[object, int] = {}
+        # Number of the last signature that was matched, by series, chain and log.
+        self._last_number: dict[object, int] = {}
 
     def take(
         self,
@@ -57,11 +64,14 @@ class Records:
         key: bytes | None = None,
         time_ms: int | None = None,
     ) -> None:
-        """Check a record; `key` and `time_ms` are the record's own, where it has them.
+        """Check a record, one page, and with the last page the snapshot against what was signed.
 
-        `log` is what it was read from, in the order in which it was published.
+        `log` is what it was read from in the order of publication, a partition or None for a file;
+        `where` names its place there for messages. `key` and `time_ms` are Kafka's of the record,
+        None where it has none.
         """
         try:
+            # One page, as readers see it.
             frame = decode(series, value)
         except InvalidSnapshot as error:
             raise NotAsSigned(f"{where}: {error}") from None
@@ -86,15 +96,16 @@ class Records:
             return
         del self._pages[part]
         signed = self._history.match(place, one_page(pages), where)
+        # None: from before the first signature.
         if signed is not None:
-            written = series, signed.chain, log
-            if signed.number <= self._last.get(written, 0):
+            in_order = series, signed.chain, log
+            if signed.number <= self._last_number.get(in_order, 0):
                 raise NotAsSigned(f"{where}: {name_of(place)}: out of order")
-            self._last[written] = signed.number
+            self._last_number[in_order] = signed.number
         self.checked[series].add(frame.key, frame.end, is_signed=signed is not None)
 
     def finish(self) -> None:
-        """Check that no snapshot lacks pages."""
+        """Raise for the first snapshot that lacks pages, once all records were taken."""
         for (series, key, part), pages in sorted(self._pages.items()):
             raise NotAsSigned(
                 f"histogram {series!r}, key {key!r}, part {part}: the last snapshot has only {len(pages)} of its pages"

@@ -1,7 +1,8 @@
 """An export, or files of the page, as a copy: rows of the tables `items` and `ticks`.
 
 From the rows of a tick its JSON is made again, of which the digest was signed. From that JSON all
-rows are made again, and compared with those of the copy: so no column is left out.
+rows are made again, and compared with those of the copy: so no column is left out. All rows are
+kept as text, as CSV has them; a "place" numbers the ticks of the copy.
 """
 
 import tempfile
@@ -26,7 +27,7 @@ from workers.runtime.printing import printable
 
 # Ticks that are made again at once.
 _TICKS = 500
-# What reads the text of a column, by its type; lists are JSON.
+# What reads the text of a column, by its type; columns of other types, lists, are JSON.
 _READ: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     {"bigint": int, "double": float, "timestamptz": str, "varchar": str}
 )
@@ -65,7 +66,11 @@ class TableCopy:
         return checked
 
     def _load(self, database: duckdb.DuckDBPyConnection) -> None:
-        """Copy the rows into tables, as text: `ticks` and `items`, both with a tick's `place`."""
+        """Copy the rows into tables, as text: `ticks` and `items`, both with a tick's `place`.
+
+        Ticks are numbered by histogram, stream key and time. Raise NotAsSigned for an item without
+        a tick.
+        """
         database.execute("set TimeZone = 'UTC'")
         for name, schema in SCHEMAS.items():
             columns = ", ".join(f'"{column}" varchar' for column in schema)
@@ -146,11 +151,12 @@ class TableCopy:
         for table, schema in SCHEMAS.items():
             columns = ", ".join(as_text(name) for name in schema)
             made = again.sql(f"select {columns} from {table}").fetchall()
-            for own, right in zip_longest(
+            # In any order that both have: `repr` also orders None.
+            for copied, signed in zip_longest(
                 sorted(given[table], key=repr), sorted(texts(made), key=repr)
             ):
-                if own != right:
-                    raise NotAsSigned(_difference(table, own, right))
+                if copied != signed:
+                    raise NotAsSigned(_difference(table, copied, signed))
 
 
 def made_again(tick: _Row, items: Iterable[_Row]) -> bytes:
@@ -194,12 +200,16 @@ def _exact_text(name: str) -> str:
     """Return as SQL a column as CSV has it, in which no difference is lost."""
     if not name.endswith("_time"):
         return as_text(name)
+    # CSV has times in ms: one that is no whole number of them was changed, and must not be rounded.
     text = as_text(name).removesuffix(f" as {name}")
     return f"if(epoch_us({name}) % 1000 = 0, {text}, {name}::varchar)"
 
 
 def _typed_row(row: _Row, schema: Mapping[str, str]) -> dict[str, Any]:
-    """Return a row's values by column, in the types of its table, or raise `NotAsSigned`."""
+    """Return a row's values by column, in the types of its table, or raise `NotAsSigned`.
+
+    `schema` is `ITEMS` or `TICKS`: the columns, in the row's order, with their types.
+    """
     values: dict[str, Any] = {}
     for (name, kind), text in zip(schema.items(), row, strict=True):
         read = _READ.get(kind, orjson.loads)
@@ -236,18 +246,22 @@ def _snapshot(series: str, value: bytes) -> Snapshot:
 
 
 def texts(rows: Iterable[Sequence[Any]]) -> list[_Row]:
-    """Return rows whose lists and times are text as they are compared."""
-    return [tuple(None if one is None else str(one) for one in row) for row in rows]
+    """Return rows with every value as text, None where there is none."""
+    return [
+        tuple(None if value is None else str(value) for value in row) for row in rows
+    ]
 
 
-def _difference(table: str, own: _Row | None, right: _Row | None) -> str:
-    """Return how a row differs from what was signed."""
+def _difference(table: str, copied: _Row | None, signed: _Row | None) -> str:
+    """Return how a row of the copy differs from the one that was signed; None: there is none."""
     schema = SCHEMAS[table]
-    row = dict(zip(schema, own or right or (), strict=True))
+    row = dict(zip(schema, copied or signed or (), strict=True))
     where = f"histogram {row['histogram']!r}, key {row['key']!r}, tick {row['tick']}"
-    if own is None or right is None:
-        return f"{where}: {table} has {'one row more' if right is None else 'one row less'} than was signed"
-    columns = [name for name, a, b in zip(schema, own, right, strict=True) if a != b]
+    if copied is None or signed is None:
+        return f"{where}: {table} has {'one row more' if signed is None else 'one row less'} than was signed"
+    columns = [
+        name for name, a, b in zip(schema, copied, signed, strict=True) if a != b
+    ]
     return (
         f"{where}: {table}: {', '.join(columns)}: not what follows from what was signed"
     )

@@ -64,10 +64,11 @@ class SignedTopics:
             if topic not in existing:
                 raise no_such_topic(self._connection, topic)
         outputs = list(existing.values())
+        # Snapshots signed after the first look, which may not have been published before the next.
         later: set[Place] = set()
         records = Records(history)
         with reader(self._connection) as consumer:
-            known = _bounds(consumer, [self._signatures])
+            first_look = _bounds(consumer, [self._signatures])
             await_commits(self._connection, _partitions(outputs))
             published = _bounds(consumer, outputs)
             await_commits(self._connection, _partitions([self._signatures]))
@@ -75,7 +76,8 @@ class SignedTopics:
             for record in _read(consumer, signed):
                 tick = take_signature(history, record)
                 keep(record.value)
-                if record.offset >= known[record.log][1]:
+                _, end = first_look[record.log]
+                if record.offset >= end:
                     later |= places_of(tick)
                 self._progress.update(f"{history.records:,} signatures")
             history.finish()
@@ -83,7 +85,7 @@ class SignedTopics:
                 take_snapshot(records, self._histogram_of[record.log[0]], record)
                 self._progress.update(f"{number:,} records of snapshots")
         records.finish()
-        # Series whose first snapshots were deleted by retention.
+        # Series whose first snapshots were deleted by retention: their topics begin above 0.
         cut = {
             self._histogram_of[topic]
             for (topic, _), (low, _) in published.items()
@@ -134,8 +136,9 @@ def take_signature(history: SignedHistory, record: Record) -> SignedTick:
 
 def take_snapshot(records: Records, series: str, record: Record) -> None:
     """Check a record of a histogram topic."""
-    own = record.key, record.time_ms
-    records.take(series, record.value, record.place, record.log, *own)
+    records.take(
+        series, record.value, record.place, record.log, record.key, record.time_ms
+    )
 
 
 def places_of(tick: SignedTick) -> set[Place]:
@@ -150,6 +153,7 @@ def _partitions(topics: list[ExistingTopic]) -> list[Partition]:
 
 
 def _bounds(consumer: Consumer, topics: list[ExistingTopic]) -> Bounds:
+    """Return the first offset and the end of every partition, as they are now."""
     return {where: bounds_of(consumer, *where) for where in _partitions(topics)}
 
 

@@ -1,6 +1,7 @@
 """`quietcount verify`: that a copy of the snapshots is what was signed; needs no secret.
 
 A copy is the topics themselves, snapshots as JSON lines, or tables: an export, files of the page.
+A fault, anything that was changed or is missing, is raised as `NotAsSigned`.
 """
 
 import re
@@ -49,7 +50,10 @@ def verify_copies(chosen: Verify) -> int:
 def _verify(
     chosen: Verify, history: SignedHistory, progress: ProgressLine
 ) -> Mapping[str, Checked]:
-    """Read the signatures, then the copy; return what was found, by series."""
+    """Read the signatures, then the copy; return what was found, by series.
+
+    Signatures come from a file or, with the settings file, from their topic.
+    """
     checked: Mapping[str, Checked] = {}
     if chosen.signatures is not None:
         _read_signatures(chosen.signatures, history)
@@ -60,6 +64,7 @@ def _verify(
             if chosen.copies:
                 topics.read_signatures(history, keep)
             else:
+                # Without files the topics are the copy.
                 checked = topics.verify(history, keep).checked
     if chosen.compare is not None:
         other = SignedHistory(chosen.keys)
@@ -93,7 +98,10 @@ def _lines_of(path: Path) -> Iterator[tuple[str, bytes]]:
 
 @contextmanager
 def _saving(path: Path | None) -> Iterator[Keep]:
-    """Write the records that are read in the block to a new file; after a fault there is none."""
+    """Yield what writes a record to a new file, in a line; after a fault there is no file.
+
+    Without a `path` it writes nothing.
+    """
     if path is None:
         yield lambda value: None
         return
@@ -116,7 +124,7 @@ def _saving(path: Path | None) -> Iterator[Keep]:
 def _verify_files(
     paths: tuple[Path, ...], history: SignedHistory
 ) -> Mapping[str, Checked]:
-    """Check files: all of JSON lines, or all of tables."""
+    """Check files, all of JSON lines or all of tables; return what was found, by series."""
     of_lines = [path for path in paths if path.suffix in _LINES]
     if len(of_lines) < len(paths):
         if of_lines:
@@ -148,15 +156,16 @@ def _series_of(line: bytes, where: str) -> str:
 def _require(
     history: SignedHistory, checked: Mapping[str, Checked], *, is_whole: bool
 ) -> None:
-    """Raise `NotAsSigned` if a file lacks a snapshot between the first and the last that it has.
+    """Raise `NotAsSigned` if a copy lacks a snapshot between the first and the last that it has.
 
-    If it `is_whole`, that is between those of all stream keys of a series, else of each one.
+    If it `is_whole`, with all stream keys, those are the first and last of the series; else those
+    of each key that it has.
     """
-    of_series = {series: found.span for series, found in checked.items()}
+    spans = {series: found.span for series, found in checked.items()}
 
     def is_within(place: tuple[str, str, int]) -> bool:
         series, key, end = place
-        span = of_series.get(series)
+        span = spans.get(series)
         if span is not None and not is_whole:
             span = checked[series].ends.get(key)
         return span is not None and span[0] <= end <= span[1]
