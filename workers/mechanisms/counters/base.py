@@ -352,6 +352,7 @@ def _terms(counter: Counter, t: int) -> _Terms:
     """Return the nodes of a tick as arrays, which `draw` sums up."""
     check_tick(counter.kind, t, counter._last_tick)
     nodes = counter.nodes(t)
+    # Node (level, k) is half k mod 2 of cell (level, k >> 1).
     numbers = np.array(list(nodes), dtype=np.int64).reshape(-1, 2)
     halves = numbers[:, 1] & 1
     cells = (numbers >> (0, 1)).astype(np.uint64)

@@ -805,6 +805,7 @@ def descend(
             if cell >= 0:
                 node = drawn(words, cell, half, i, scale, table)
             left = lefts[i]
+            # The right end, less an eighth of this block's node and the next one's.
             right = out[i]
             if next_cell != UNUSED:
                 beside = np.int64(state[ahead + 1, i])
@@ -817,7 +818,8 @@ def descend(
                         state[ahead + 1, i] = drawn(
                             words, next_cell, 1, i, pair_scale, table
                         )
-            # Read before this block's right end is written over it.
+            # The left end: stored, and read before the right end is written over it; or less an
+            # eighth of this block's node and the last one's.
             if left_stored:
                 left = np.int64(state[level, i])
             elif last_cell >= 0:
@@ -825,6 +827,7 @@ def descend(
                 left -= (node + before) >> 3
             if level < ends:
                 state[level, i] = right
+            # On into the half with the place.
             middle = (left + right + node) >> 1
             if goes_right:
                 lefts[i] = middle

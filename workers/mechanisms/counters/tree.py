@@ -188,6 +188,7 @@ class TreeColumns(Columns):
                 old = slice(start, middle)
                 new = slice(middle, end)
                 self._add(level, summed_stop, stop, tags[old], column[old], start)
+                # The column above is complete by now.
                 column[new] = 0 if above is None else above[new]
                 self._add(level, first, stop, tags[new], column[new], middle)
                 above = column

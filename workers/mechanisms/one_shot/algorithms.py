@@ -195,14 +195,17 @@ _NEGLIGIBLE = 600.0
 
 
 def quantile(table: Table, delta: float, *, difference: bool) -> int:
-    """Return the quantile (see the module) of a sample, or of a `difference` of two."""
+    """Return the least x with P(N >= x) <= delta, N noise of a table, or a `difference` of two."""
     if isinstance(table, DiscreteLaplace):
         return laplace_quantile(table.scale, delta, difference=difference)
     return gaussian_quantile(table.sigma_squared, delta, difference=difference)
 
 
 def laplace_quantile(scale: Fraction, delta: float, *, difference: bool = False) -> int:
-    """Return the quantile (see the module) of discrete Laplace noise."""
+    """Return the least x with P(N >= x) <= delta, N discrete Laplace noise.
+
+    `difference`: N is the difference of two such values.
+    """
     q = math.exp(-1 / float(scale))
     one_less_q = -math.expm1(-1 / float(scale))
     c = 2 * q * q / (one_less_q * (1 + q))
@@ -656,6 +659,7 @@ def scale_for(numerator: Fraction, rho: float) -> Fraction:
     """
     wanted = numerator / Fraction(rho)
     scale = round_up_scale(Fraction(math.sqrt(float(wanted))))
+    # The root in floats may be a little small.
     while scale * scale < wanted:
         scale = round_up_scale(scale * _OUTWARD)
     return scale
