@@ -8,7 +8,11 @@
     75   another owner keeps the partitions (`run`)
     130  Ctrl-C (143: SIGTERM, of `replay`)
 
-Every command imports what it needs when it runs, so that `--help` is quick.
+A command is a function here: its docstring is its help, its parameter `chosen` is a record of
+`workers.commands.options` with what the user chose, and its result is the exit code. It checks how
+options go together; the work is done in `workers.commands`, which it imports when it runs, so that
+`--help` is quick. Most commands report errors themselves and load the settings quietly, without
+log lines of Kafka's client.
 """
 
 from __future__ import annotations
@@ -51,7 +55,10 @@ def _load(config: Path) -> Settings:
 
 
 def _hide_client_logs() -> None:
-    """Hide client log lines in commands that report errors themselves; --debug shows them."""
+    """Hide log lines of Kafka's client, in commands that report errors themselves.
+
+    --debug shows them.
+    """
     debug = click.get_current_context().obj["debug"]
     logging.basicConfig(level=logging.DEBUG if debug else logging.CRITICAL)
 
@@ -65,6 +72,7 @@ def _load_quietly(config: Path) -> Settings:
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     """Print the version for `--version`, and exit before a command runs."""
+    # Not where a shell only asks how to complete a line.
     if wanted and not context.resilient_parsing:
         from workers.runtime.process import version
 
@@ -118,7 +126,10 @@ def key() -> None:
 def command(
     function: Callable[[T], int], group: click.Group = cli
 ) -> Callable[[T], int]:
-    """Add a function to a group, by its name's last word; it takes a record of its options."""
+    """Make a function a command of a group, under its name's last word: `key_new` is `key new`.
+
+    The type of its parameter `chosen`, a record, says which options it has.
+    """
     record = get_type_hints(function)["chosen"]
     added = click.Command(
         function.__name__.rpartition("_")[2],
@@ -142,6 +153,7 @@ def run(chosen: options.Run) -> int:
     """
     state = click.get_current_context().obj
     with _exit_on_early_sigterm():
+        # Before the settings are loaded: errors in them have the form too.
         if chosen.log_format is not None:
             _log_as(chosen.log_format, state)
         settings = _load(chosen.config)
@@ -169,6 +181,7 @@ def run(chosen: options.Run) -> int:
 @contextmanager
 def _exit_on_early_sigterm() -> Iterator[None]:
     """Exit cleanly on SIGTERM until Faust handles it: otherwise PID 1 would ignore it."""
+    # Only the main thread may set a handler.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -477,7 +490,7 @@ def key_rotate(chosen: options.KeyRotation) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code, also if the output's reader is gone."""
-    # Imports stay, and the rest goes with the process: nothing to collect (saves 0.4 s).
+    # Rare collections: imports stay, and the rest goes with the process (saves 0.4 s).
     gc.set_threshold(50_000, 20, 100)
     code = execute(arguments)
     logging.shutdown()
@@ -491,17 +504,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "_duckdb" in sys.modules:
         # End now: DuckDB would list on stderr as leaks what Python leaves to its end.
         os._exit(code)
-    gc.freeze()
+    gc.freeze()  # no last collection either
     sys.exit(code)
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what is still written to a stream nowhere: its reader is gone."""
+    """Let what is still written to a stream go nowhere: its reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:
     """Run a command; every exception becomes an exit code and a line on stderr."""
+    # Filled by commands: "debug", and "say", how to report an error in the form of the log.
     state: dict[str, Any] = {}
     try:
         # Not cli.main(): if the reader of our output is gone it exits with 1, which `audit` uses.
@@ -527,7 +541,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 
 
 def _log_as(form: str, state: dict[str, Any]) -> None:
-    """Set up logging for `run`; with JSON, the command's final message is JSON too."""
+    """Set up logging for `run` in a form, "json" or "text"; a last error has the same form."""
     from workers.runtime.logs import log_fatal, log_to_stderr
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")

@@ -37,7 +37,7 @@ class Copy:
         for series, record in self.snapshots:
             take_snapshot(records, series, record)
         records.finish()
-        history.missing(history.signed)
+        history.refuse_missing(history.signed)
         return records
 
 

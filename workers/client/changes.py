@@ -13,6 +13,10 @@ threshold: its change is listed as the whole count, and its label in `new`. Of i
 said. Sums and the count of all items have noise of their own, and change in the same way. An item
 that the last tick of the epoch before did not show is listed in `new` too, with its count since:
 what it had before that, at most that tick's threshold, is not in it.
+
+Throughout, `newer` is the later snapshot and `older` the earlier, as parsed JSON; `older` is None
+for the beginning of a series. `last` is the last snapshot of the epoch before if the change begins
+in that epoch, else None. So with all three a change is newer + last - older.
 """
 
 import math
@@ -88,8 +92,9 @@ def can_subtract(snapshot: Fields) -> bool:
     if "window" in snapshot:
         return False
     mechanism = about(snapshot["mechanism"])
-    known = "windows" in snapshot or (mechanism is not None and mechanism.subtracts)
-    return known and snapshot.get("items") is not None
+    # A snapshot that lists errors of changes (`windows`) says so itself, whatever its mechanism.
+    subtracts = "windows" in snapshot or (mechanism is not None and mechanism.subtracts)
+    return subtracts and snapshot.get("items") is not None
 
 
 def ticks_of(snapshot: Fields, window_ms: int) -> int:
@@ -102,7 +107,7 @@ def ticks_of(snapshot: Fields, window_ms: int) -> int:
         if window.ms == window_ms:
             return window.ticks
     tick_ms: int = snapshot["end"] - snapshot["start"]
-    return -(-window_ms // tick_ms)
+    return -(-window_ms // tick_ms)  # rounded up
 
 
 def changes(
@@ -114,15 +119,15 @@ def changes(
     items: Collection[str] | None = None,
     top: int | None = None,
 ) -> dict[str, Any]:
-    """Return `newer` with changes since `older` in place of counts; these are in `counts`.
+    """Return `newer` with changes in place of its counts, which go to `counts`, as parsed JSON.
 
-    All are snapshots, as parsed JSON. Without `older` the changes are since the series began, at
-    `begin_ms`. If that is in the epoch before, or `older` is, `last` is the last snapshot of that
-    epoch. Of `items` (None: all) the `top` largest changes are listed; all buckets of numbers
-    stay unless `items` are named.
+    The changes are since `older`, at `begin_ms`, or without it since the series began there. Of
+    `items` (None: all) the `top` largest changes are listed; all buckets of numbers stay unless
+    `items` are named. The field `change` says between what, and with what errors.
     """
     rows = _rows(newer, older, last)
     sd, exact = _error(newer, older, last)
+    # Computed anew below, except for `windows`, which a change does not have.
     left_out = ("windows", "quantiles", "all_items", "sums", "sum")
     fields = {name: newer[name] for name in newer if name not in left_out}
     fields |= _change_of_all_items(newer, older, last)
@@ -142,12 +147,13 @@ def changes(
         rows = [row for row in rows if row.label in items][:top]
     elif "edges" not in newer:
         rows = rows[:top]
-    fields["items"] = [row[:2] for row in rows]
-    fields["counts"] = [row.number for row in rows]
+    fields["items"] = [row[:2] for row in rows]  # label and change
+    fields["counts"] = [row.newer_count for row in rows]
     if of_sums is not None:
         sum_rows, sum_range = of_sums
         fields["sums"] = [sum_rows[row.label] for row in rows]
         fields["sum"] = sum_range
+    # A change has no threshold: the items are those that `newer` shows.
     fields |= {"sd": sd, "threshold": None}
     fields["change"] = {
         "from": begin_ms,
@@ -175,33 +181,32 @@ def changes(
 
 
 class _Row(NamedTuple):
-    """An item's change, and its count (`number`) in the newer snapshot.
+    """An item's change, and its count in the newer snapshot.
 
-    `is_new`: the earlier tick did not show it, so its count there is unknown. `is_absent`: the last
-    tick of the epoch before did not.
+    `is_new`: its count at the earlier tick is unknown. `is_absent`: the last tick of the epoch
+    before did not show it, so what it counted in that epoch is unknown; it is new as well.
     """
 
     label: str
     change: Number
-    number: Number
+    newer_count: Number
     is_new: bool
     is_absent: bool
 
 
 def _rows(newer: Fields, older: Fields | None, last: Fields | None) -> list[_Row]:
     """Return the change of every item of `newer`, the largest first."""
-    counts_before = {} if older is None else dict(older.get("items") or ())
-    counts_at_end = {} if last is None else dict(last.get("items") or ())
+    older_counts = {} if older is None else dict(older.get("items") or ())
+    last_counts = {} if last is None else dict(last.get("items") or ())
     rows = []
-    for label, number in newer["items"]:
-        is_absent = last is not None and label not in counts_at_end
-        before = 0 if older is None else counts_before.get(label)
+    for label, newer_count in newer["items"]:
+        is_absent = last is not None and label not in last_counts
+        # None: unknown. Then nothing is subtracted.
+        before = 0 if older is None else older_counts.get(label)
         if is_absent:
             before = None
-        # The count from the beginning of the epoch of `older`; `before` is taken from it.
-        since = number + counts_at_end.get(label, 0)
-        row = _Row(label, since - (before or 0), number, before is None, is_absent)
-        rows.append(row)
+        change = newer_count + last_counts.get(label, 0) - (before or 0)
+        rows.append(_Row(label, change, newer_count, before is None, is_absent))
     return sorted(rows, key=lambda row: (-row.change, row.label))
 
 
@@ -214,43 +219,45 @@ def _windows(snapshot: Fields) -> list[Window]:
 
 
 def _ticks_between(newer: Fields, older: Fields | None, last: Fields | None) -> int:
-    """Return how many ticks after `older`, else after the beginning, `newer` is.
+    """Return how many ticks after `older`, or after the series began, `newer` is.
 
-    With `last` that is in the epoch which ended with this snapshot, else in the epoch of `newer`.
+    Ticks are numbered from 1 in each epoch: with `last` its epoch's ticks come on top.
     """
-    since = 0 if older is None else older["tick"]
-    ticks: int = newer["tick"] - since
+    older_tick = 0 if older is None else older["tick"]
+    ticks: int = newer["tick"] - older_tick
     return ticks if last is None else ticks + last["tick"]
 
 
 def _exact_window(
     newer: Fields, older: Fields | None, last: Fields | None
 ) -> Window | None:
-    """Return the window of `newer` that begins just at `older`, else at the beginning, if any."""
+    """Return the window of `newer` that covers just this change, if any: it has the errors."""
     ticks = _ticks_between(newer, older, last)
     return next((window for window in _windows(newer) if window.ticks == ticks), None)
 
 
-def _bound(newer: float, older: float, last: float) -> float:
+def _bound(newer_sd: float, older_sd: float, last_sd: float) -> float:
     """Bound the standard deviation of a change by those of the counts that it is computed from.
 
-    Within an epoch (`last` is 0) that is their sum. Else `newer` has noise of its own epoch, which
-    is independent of that of `last` and `older`.
+    Those of a snapshot that is None are 0. Within an epoch the bound is the sum. Else `newer` has
+    noise of its own epoch, which is independent of that of `last` and `older`: variances add up.
     """
-    return math.hypot(newer, last + older) if last else newer + older
+    return math.hypot(newer_sd, last_sd + older_sd) if last_sd else newer_sd + older_sd
 
 
 def _change_of_all_items(
     newer: Fields, older: Fields | None, last: Fields | None
 ) -> dict[str, Any]:
-    """Return the field `all_items` of the change; no field unless all the snapshots have one."""
+    """Return the field `all_items` of the change, the count of all items with its error.
+
+    No field unless all the snapshots have one.
+    """
     fields: dict[str, Any] = {}
     # Also none if another program has written a snapshot with something else under this name.
     with suppress(KeyError, msgspec.ValidationError):
-        nothing = Total(0, 0.0)
         total = msgspec.convert(newer["all_items"], Total)
-        older_total = nothing
-        last_total = nothing
+        older_total = Total(0, 0.0)
+        last_total = Total(0, 0.0)
         sd = None
         if older is not None:
             older_total = msgspec.convert(older["all_items"], Total)
@@ -269,8 +276,10 @@ def _change_of_all_items(
 def _changes_of_sums(
     newer: Fields, older: Fields | None, last: Fields | None
 ) -> tuple[Fields, Fields] | None:
-    """Return the changes of sums by label, with their means, and the new `sum`; None: no sums."""
-    # None too where another program has written fields that do not fit.
+    """Return the rows of changed sums and their means, by label, and the field `sum` for them.
+
+    None without sums, or where another program has written fields that do not fit.
+    """
     with suppress(KeyError, ValueError, OverflowError, msgspec.ValidationError):
         newer_sums = msgspec.convert(newer, Sums)
         if older is None and last is None:
@@ -279,44 +288,49 @@ def _changes_of_sums(
         means = Means(
             parse_sum({"field": "sum"} | {name: newer["sum"][name] for name in _RANGE})
         )
-        # Snapshots that are added (1) or taken away (-1).
-        ends = [(newer_sums, 1)]
+        # Each snapshot with its sign: 1 if it is added, -1 if it is subtracted.
+        signed = [(newer_sums, 1)]
         if last is not None:
-            ends.append((msgspec.convert(last, Sums), 1))
+            signed.append((msgspec.convert(last, Sums), 1))
         if older is not None:
-            ends.append((msgspec.convert(older, Sums), -1))
-        errors = [(end.sd, end.sum.sd) for end, _ in ends]
+            signed.append((msgspec.convert(older, Sums), -1))
+        # Standard deviations of a count and of a sum, to be added up.
+        errors = [(snapshot.sd, snapshot.sum.sd) for snapshot, _ in signed]
         window = _exact_window(newer, older, last)
         if window is not None and window.sum_sd is not None:
             errors = [(window.sd, window.sum_sd)]
-        sd = rounded_sum_sd(sum(of_sum for _, of_sum in errors))
-        return _changed_sums(ends, means, errors), newer["sum"] | {"sd": sd}
+        sd = rounded_sum_sd(sum(sum_sd for _, sum_sd in errors))
+        return _changed_sums(signed, means, errors), newer["sum"] | {"sd": sd}
     return None
 
 
 def _changed_sums(
-    ends: Sequence[tuple[Sums, int]],
+    signed: Sequence[tuple[Sums, int]],
     means: Means,
     errors: Sequence[tuple[float, float]],
 ) -> dict[str, Any]:
-    """Return the sum over `ends`, each snapshot with its sign, as rows of sums by label.
+    """Return rows of sums by label: the snapshots added up, each with its sign (1 or -1).
 
     The labels are those of the first, the newest; a sum is unknown where another does not show its
-    label. `errors` are the published standard deviations of a count and of a sum: over the window,
-    or of every end.
+    label. `errors` are pairs of the published standard deviation of a count and of a sum: one pair
+    of the change, or one of each snapshot. From these `means` computes the intervals.
     """
-    counts_at = [dict(end.items) for end, _ in ends]
-    sums_at = [_by_label(end) for end, _ in ends]
-    known = [
-        label for label in counts_at[0] if all(label in counts for counts in counts_at)
+    all_counts = [dict(snapshot.items) for snapshot, _ in signed]
+    all_sums = [_by_label(snapshot) for snapshot, _ in signed]
+    newest_labels = all_counts[0]
+    shared = [
+        label
+        for label in newest_labels
+        if all(label in counts for counts in all_counts)
     ]
-    counts = np.zeros(len(known))
-    sums = np.zeros(len(known))
-    for (_, sign), count_of, sum_of in zip(ends, counts_at, sums_at, strict=True):
-        counts += sign * _array([count_of[label] for label in known])
-        sums += sign * _array([sum_of[label][0] for label in known])
-    changed: dict[str, Any] = dict.fromkeys(counts_at[0], means.unknown)
-    changed |= zip(known, means.changed_rows(counts, sums, errors), strict=True)
+    counts = np.zeros(len(shared))
+    sums = np.zeros(len(shared))
+    for (_, sign), count_of, sums_of in zip(signed, all_counts, all_sums, strict=True):
+        counts += sign * _array([count_of[label] for label in shared])
+        # The first number of a row is the sum.
+        sums += sign * _array([sums_of[label][0] for label in shared])
+    changed: dict[str, Any] = dict.fromkeys(newest_labels, means.unknown)
+    changed |= zip(shared, means.changed_rows(counts, sums, errors), strict=True)
     return changed
 
 
@@ -333,7 +347,7 @@ def _array(values: Sequence[float]) -> Floats:
 def _error(
     newer: Fields, older: Fields | None, last: Fields | None
 ) -> tuple[float | None, bool]:
-    """Return the standard deviation of a change, and whether it is exact, not a bound.
+    """Return the standard deviation of a change of counts, and whether it is exact, not a bound.
 
     It is None where a snapshot states none.
     """
@@ -349,4 +363,5 @@ def _error(
         return None, False
     # JSON may have an integer there, whose sum would stay one.
     bound = _bound(*map(float, sds))
+    # Without `older` it is exact: the noise of two epochs is independent.
     return round(bound, SD_DIGITS), older is None

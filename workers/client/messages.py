@@ -1,7 +1,9 @@
 """Snapshots in memory: a tick's JSON, byte for byte as in the topic if it has one page.
 
-A snapshot that is longer than a message is cut into pages. Where several owner partitions share a
-stream key, each publishes a part of its snapshot, with pages of its own.
+A snapshot is what a histogram publishes for one stream key, such as a shop, at the end of a tick.
+Its `id` names the series in which it counts on from one zero: an epoch. A record of the topic is a
+page of a part of it: a snapshot that is longer than a message is cut into pages, and where several
+owner partitions share a stream key, each publishes a part, with pages of its own.
 """
 
 from collections.abc import Collection, Sequence
@@ -49,7 +51,10 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class SumRange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
-    """The declared range and step of the values that are added up, and the sd of every sum."""
+    """The declared range and step of the values that are added up.
+
+    `sd` is the standard deviation of the noise of every sum.
+    """
 
     from_: float
     to: float
@@ -72,7 +77,9 @@ class Frame(Head, frozen=True):
     """What readers take of one record, which is one page of one part of a snapshot.
 
     Pages and parts are numbered from 1. `items` are labels with their counts, whose standard
-    deviation is `sd`; other fields of the record are left out.
+    deviation is `sd`; a new item is shown above `threshold`. `sums` has a row for each item if
+    values are added up, and `sum` what all these rows share. `window` is set without epochs.
+    `previous_id` is the `id` of the epoch before. Other fields of the record are left out.
     """
 
     page: Place
@@ -89,7 +96,7 @@ class Frame(Head, frozen=True):
 
 
 class PlainGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A guarantee as the usual snapshot has it: without the other fields of `Guarantee`."""
+    """The guarantee of most snapshots: a record with further fields fails to decode as one."""
 
     unit: str
     rho: NotNegative
@@ -98,13 +105,16 @@ class PlainGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlainFrame(Frame, frozen=True, forbid_unknown_fields=True):
-    """A snapshot with no other fields, the usual case: every byte of it is checked."""
+    """The frame of most records, which have no field that the decoder of `Frame` would skip.
+
+    So one pass checks every byte of them; a record with other fields fails to decode as this.
+    """
 
     guarantee: PlainGuarantee  # type: ignore[assignment]  # replaced once decoded
 
 
 _FRAMES = msgspec.json.Decoder(Frame)
-_WHOLE = msgspec.json.Decoder(PlainFrame)
+_PLAIN_FRAMES = msgspec.json.Decoder(PlainFrame)
 
 
 class Stream(NamedTuple):
@@ -115,7 +125,7 @@ class Stream(NamedTuple):
 
 
 class _TickId(NamedTuple):
-    """A tick of one series; `id` is the snapshots' (docs/settings.md)."""
+    """A tick of one series; `id` is that of its snapshots."""
 
     stream: Stream
     id: str
@@ -123,7 +133,10 @@ class _TickId(NamedTuple):
 
 
 class SeenSnapshot(Head, frozen=True):
-    """A complete snapshot; `number` is the order of arrival from 1, 0 until stored."""
+    """A complete snapshot, and its JSON on one line.
+
+    `number` is the order of arrival from 1, which the dashboard gives; 0 until then.
+    """
 
     json: bytes
     number: int = 0
@@ -137,19 +150,19 @@ class SeenSnapshot(Head, frozen=True):
 class _Tick:
     """Records of an incomplete tick that ends at `end` ms: `parts` has them by part and page."""
 
-    position: int  # of the first record
+    position: int  # of the record that came first
     end: int
-    of_parts: int  # how many parts the tick has
+    part_count: int
     parts: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    whole: set[int] = field(default_factory=set)  # the parts with all their pages
+    whole_parts: set[int] = field(default_factory=set)  # those with all their pages
     size: int = 0  # bytes
 
 
 class LostTick(NamedTuple):
     """A tick that was forgotten while some of its records were missing.
 
-    `id` is that of its epoch's snapshots, `end` is in ms since 1970; the tick has `parts` parts,
-    each published by another owner partition.
+    `id` is that of its epoch's snapshots, `end` is in ms since 1970, `parts` is how many parts the
+    tick has, each published by another owner partition.
     """
 
     stream: Stream
@@ -160,26 +173,30 @@ class LostTick(NamedTuple):
 
 
 class Pages:
-    """Puts records together to snapshots: holds ticks that lack pages or parts, in any order.
+    """Joins records to snapshots: holds those of ticks that still lack pages or parts.
 
-    Within a part, ticks follow in order. So once a later tick of a stream is complete, an earlier
-    one that is not never will be, and is forgotten. With `keeps`, for the records of several
-    partitions of a topic in any order, it is kept until `forget_outdated`, and `lost` lists what
-    was forgotten; without, `lost` stays empty.
+    Within a partition, the ticks of a stream follow in order. So once a later tick is complete, an
+    earlier one that is not never will be, and is forgotten.
+
+    With `keeps`, records may come from several partitions of a topic, and one partition may be read
+    far ahead of another. So the earlier tick is only outdated, and kept until `forget_outdated`;
+    and `lost` lists what was forgotten. Without `keeps`, `lost` stays empty.
     """
 
     last: Frame  # of the last record received
 
     def __init__(self, *, keeps: bool = False) -> None:
         self._keeps = keeps
+        # All incomplete ticks, in the order in which their first records came.
         self._waiting: dict[_TickId, _Tick] = {}
+        # The same by stream, until a later tick of the stream is complete.
         self._waiting_of: dict[Stream, dict[_TickId, _Tick]] = {}
-        # Waiting ticks that are older than a complete one of their stream.
+        # Those that end before a complete tick of their stream.
         self._outdated: dict[_TickId, _Tick] = {}
         # The end of the newest complete tick of each stream, if `keeps`.
         self._newest: dict[Stream, int] = {}
         self.lost: list[LostTick] = []
-        self.size = 0  # bytes
+        self.size = 0  # bytes of all incomplete ticks
 
     @property
     def first_position(self) -> int | None:
@@ -199,13 +216,14 @@ class Pages:
         self.last = frame
         stream = Stream(frame.histogram, frame.key)
         if frame.pages == frame.parts == 1:
-            self._complete(stream, frame.end)
+            self._note_complete(stream, frame.end)
             # The dashboard sends it as one line; what is one already stays byte for byte.
             is_line = b"\n" not in page and b"\r" not in page
             return _snapshot(
                 frame, page if is_line else orjson.dumps(orjson.loads(page))
             )
         fields = orjson.loads(page)
+        # Only lists are spread over pages and parts.
         if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise InvalidSnapshot("a record that is no snapshot: a page without items")
         tick_id = _TickId(stream, frame.id, frame.tick)
@@ -214,7 +232,7 @@ class Pages:
         )
         self._waiting_of.setdefault(stream, {})[tick_id] = tick
         self._add_page(tick, frame, page)
-        if len(tick.whole) < frame.parts:
+        if len(tick.whole_parts) < frame.parts:
             # A later tick of the stream was complete before this record came, from a partition
             # that is read later.
             if tick.end < self._newest.get(stream, 0):
@@ -222,7 +240,7 @@ class Pages:
             self._limit()
             return None
         self._remove(tick_id)
-        self._complete(stream, tick.end)
+        self._note_complete(stream, tick.end)
         return _snapshot(frame, _joined(tick))
 
     def _add_page(self, tick: _Tick, frame: Frame, page: bytes) -> None:
@@ -233,10 +251,10 @@ class Pages:
             self.size += len(page) + RECORD_BYTES
         pages[frame.page] = page
         if len(pages) == frame.pages:
-            tick.whole.add(frame.part)
+            tick.whole_parts.add(frame.part)
 
     def forget_before(self, position: int) -> None:
-        """Forget the ticks that wait since before a position."""
+        """Forget the ticks of which the first record came before a position."""
         while (first := self.first_position) is not None and first < position:
             self._forget(next(iter(self._waiting)))
 
@@ -246,8 +264,8 @@ class Pages:
             if tick.end < before_ms:
                 self._forget(tick_id)
 
-    def _complete(self, stream: Stream, end: int) -> None:
-        """Note that a tick which ends at `end` ms is complete: earlier ones never will be.
+    def _note_complete(self, stream: Stream, end: int) -> None:
+        """Give up the earlier ticks of a stream once one that ends at `end` ms is complete.
 
         They become outdated with `keeps`, else they are forgotten.
         """
@@ -270,28 +288,33 @@ class Pages:
         """
         while self.size > WAITING_BYTES_MAX and self._outdated:
             self._forget(next(iter(self._outdated)))
-        most = KEPT_BYTES_MAX if self._keeps else WAITING_BYTES_MAX
-        while self.size > most and len(self._waiting) > 1:
+        bytes_max = KEPT_BYTES_MAX if self._keeps else WAITING_BYTES_MAX
+        while self.size > bytes_max and len(self._waiting) > 1:
             self._forget(next(iter(self._waiting)))
 
     def _forget(self, tick_id: _TickId) -> None:
+        """Drop the records of a tick that will not be completed; with `keeps` list it as lost."""
         tick = self._remove(tick_id)
         if self._keeps:
-            self.lost.append(LostTick(*tick_id, tick.end, tick.of_parts))
+            self.lost.append(LostTick(*tick_id, tick.end, tick.part_count))
 
     def _remove(self, tick_id: _TickId) -> _Tick:
+        """Take a tick, whole or not, out of the tables of incomplete ones, and return it."""
         tick = self._waiting.pop(tick_id)
         self._outdated.pop(tick_id, None)
         self.size -= tick.size
-        of_stream = self._waiting_of.get(tick_id.stream, {})
-        of_stream.pop(tick_id, None)
-        if not of_stream:
+        waiting = self._waiting_of.get(tick_id.stream, {})
+        waiting.pop(tick_id, None)
+        if not waiting:
             self._waiting_of.pop(tick_id.stream, None)
         return tick
 
 
 def decode(histogram: str, value: bytes) -> Frame:
-    """Return a record's frame after checking all its JSON; raise InvalidSnapshot."""
+    """Return the frame of a record of a histogram's topic.
+
+    Raise InvalidSnapshot for a record that no worker wrote: all of its JSON is checked.
+    """
     frame = _decoded(value)
     sums = frame.sums
     items = frame.items or ()
@@ -314,8 +337,8 @@ def select_items(
 ) -> bytes:
     """Return a snapshot's JSON with only the first `top` of the named `items` (None: of all).
 
-    A histogram of numbers keeps all its buckets unless `items` are named. `total_items` says how
-    many there were.
+    Snapshots list the largest first. A histogram of numbers, which has `edges`, keeps all its
+    buckets unless `items` are named. The field `total_items` is added: how many there were.
     """
     if items is None and top is None:
         return snapshot.json
@@ -323,14 +346,15 @@ def select_items(
     all_items: list[Any] | None = document.get("items")
     if all_items is None:
         return snapshot.json
-    kept: Sequence[int] = range(len(all_items))
+    rows: Sequence[int] = range(len(all_items))
     if items is not None:
-        kept = [row for row in kept if all_items[row][0] in items][:top]
+        rows = [row for row in rows if all_items[row][0] in items][:top]
     elif "edges" not in document:
-        kept = kept[:top]
+        rows = rows[:top]
+    # Some fields are lists with an entry for each item.
     for name in ("items", *LISTED_BESIDE):
         if name in document:
-            document[name] = [document[name][row] for row in kept]
+            document[name] = [document[name][row] for row in rows]
     document["total_items"] = len(all_items)
     return orjson.dumps(document)
 
@@ -339,7 +363,7 @@ def _decoded(value: bytes) -> Frame:
     """Return a record's frame after checking all its JSON, so that `select_items` cannot fail."""
     # The usual snapshot has no field that the decoder would skip: one pass checks all of it.
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
-        plain = _WHOLE.decode(value)
+        plain = _PLAIN_FRAMES.decode(value)
         guarantee = Guarantee(**msgspec.structs.asdict(plain.guarantee))
         return msgspec.structs.replace(plain, guarantee=guarantee)
     try:
@@ -361,7 +385,7 @@ def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
 
 
 def _joined(tick: _Tick) -> bytes:
-    """Return a complete tick's snapshot as JSON in one page.
+    """Return a complete tick's snapshot as JSON: its pages joined, then its parts.
 
     Raise `InvalidSnapshot` if its records do not match.
     """

@@ -1,4 +1,9 @@
-"""Whole snapshots, typed, from the histogram topics: read_committed, from any position."""
+"""Whole snapshots, typed, from the histogram topics: read_committed, from any position.
+
+A record of a topic is a page of a part of a snapshot (`messages`), and a tick has a snapshot for
+each stream key. A stream is the snapshots of one histogram and stream key; within a partition its
+ticks ascend. A position is the offset of a partition's next record.
+"""
 
 import math
 import time
@@ -63,7 +68,10 @@ class Sum(NamedTuple):
 
 
 class Quantile(msgspec.Struct, frozen=True):
-    """A quantile of numbers; None where it is unknown, or an interval is open."""
+    """A quantile of numbers, such as q = 0.5: its bucket, its value, and an interval around it.
+
+    None where it is unknown, or the interval is open.
+    """
 
     q: float
     bucket: str | None
@@ -90,10 +98,11 @@ class Window(msgspec.Struct, frozen=True, omit_defaults=True):
 class Snapshot(Head, frozen=True):
     """A whole snapshot, with the fields of docs/settings.md.
 
-    `items` is None for answers to queries; `sums` has one for each item, or none. Without epochs,
-    `items` has the counts of `window`, which else is None. `previous_id` is the `id` of the epoch
-    before, if it was published. `further` has every other field: those of answers, and those that
-    a later version adds.
+    `items` is None for answers to queries; `sums` has one for each item, or none. `sd` is the
+    standard deviation of the noise of every count, and a new item is shown above `threshold`.
+    `edges` are those of the buckets of numbers. Without epochs, `items` has the counts of `window`,
+    which else is None. `previous_id` is the `id` of the epoch before, if it was published.
+    `further` has every other field: those of answers, and those that a later version adds.
     """
 
     sd: float | None
@@ -146,12 +155,12 @@ def snapshots(
 
 
 def latest(config: str | Path, *histograms: str) -> dict[Stream, Snapshot]:
-    """Return the newest snapshot of each histogram and stream key of the newest ticks."""
+    """Return the snapshots of each partition's newest tick, by histogram and stream key."""
     with open_topics(load_reader_settings(Path(config)), histograms) as topics:
-        # A topic that got more partitions may have a stream key in several.
         newest: dict[Stream, Snapshot] = {}
         for snapshot in topics.newest():
             known = newest.get(snapshot.stream)
+            # A topic that got more partitions may have a stream key in several.
             if known is None or known.end <= snapshot.end:
                 newest[snapshot.stream] = snapshot
         return dict(sorted(newest.items()))
@@ -167,6 +176,7 @@ def budget(config: str | Path) -> PublicBudget | None:
     if topic not in describe(settings.connection, [topic]):
         return None
     newest = None
+    # It has one partition, and is short: compacted.
     for message in read_partition(settings.connection, topic, 0):
         newest = message
     return None if newest is None else decode_budget(newest.value() or b"")
@@ -202,11 +212,14 @@ class Between(NamedTuple):
 
 
 class Assembly:
-    """Puts the pages and parts of snapshots together; `start` says what will be read.
+    """Joins the pages and parts of snapshots, of the records of several topics.
 
-    A tick that lacks records is lost once a later one of its stream key is whole: the records of a
-    part are in the order of its ticks. They are in one partition, unless the topic was copied or
-    got more partitions: so this waits until all partitions are read up to then. Memory is bounded:
+    First `start` with what will be read, then `receive` each record and `finish` each partition;
+    `take_lost` from time to time.
+
+    A tick that lacks records is lost once a later tick of its stream is whole, since these follow
+    in order. But a topic that was copied, or that got more partitions, has a stream in several: so
+    a tick is lost only when all partitions of its topic are read up to its end. Memory is bounded:
     beyond it, or `RECORDS_WITHIN`, the oldest ticks are lost.
     """
 
@@ -214,20 +227,20 @@ class Assembly:
         """`histogram_of` has the histogram of each topic."""
         self._histogram_of = histogram_of
         self._pages = {topic: Pages(keeps=True) for topic in histogram_of}
-        # Partitions with more to read: the end of the tick that was read last, 0 before the first.
-        self._read_ms: dict[Partition, int] = {}
-        # By topic: how many records were read, and how many partitions are.
-        self._records: Counter[str] = Counter()
-        self._partitions: Counter[str] = Counter()
+        # By partition with more to read: the end of the last tick that was read, 0 before any.
+        self._last_end_ms: dict[Partition, int] = {}
+        # By topic.
+        self._record_count: Counter[str] = Counter()
+        self._partition_count: Counter[str] = Counter()
 
     def start(
         self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> None:
         """Note that each partition will be read from its position to its end, both offsets."""
-        self._read_ms = {
+        self._last_end_ms = {
             where: 0 for where, offset in positions.items() if offset < ends[where]
         }
-        self._partitions = Counter(topic for topic, _ in positions)
+        self._partition_count = Counter(topic for topic, _ in positions)
 
     def receive(self, where: Partition, message: Message) -> Snapshot | None:
         """Return the snapshot that a record completes, if it does.
@@ -236,40 +249,39 @@ class Assembly:
         """
         topic, partition = where
         pages = self._pages[topic]
-        self._records[topic] += 1
+        self._record_count[topic] += 1
         try:
             whole = pages.receive(
                 self._histogram_of[topic],
                 message.value(),
-                position=self._records[topic],
+                position=self._record_count[topic],
             )
             snapshot = None if whole is None else typed(whole)
         except InvalidSnapshot as error:
             place = f"{topic}[{partition}] offset {message.offset()}"
             raise InvalidSnapshot(f"{place}: {error}") from None
-        self._read_ms[where] = pages.last.end
+        self._last_end_ms[where] = pages.last.end
         return snapshot
 
     def last(self, topic: str) -> Frame:
-        """Return the head of the record that was received last."""
+        """Return the frame of the record of a topic that was received last."""
         return self._pages[topic].last
 
     def finish(self, where: Partition) -> None:
         """Note that a partition was read up to its end."""
-        self._read_ms.pop(where, None)
+        self._last_end_ms.pop(where, None)
 
     def take_lost(self) -> list[tuple[str, LostTick]]:
         """Forget ticks that stay incomplete; return them with their topics, each once."""
-        # Up to which end of a tick every partition of a topic was read; a topic is missing here if
-        # nothing of it is left to read.
-        read_ms: dict[str, float] = {}
-        for (topic, _), end_ms in self._read_ms.items():
-            read_ms[topic] = min(end_ms, read_ms.get(topic, math.inf))
+        # By topic: all partitions were read up to here. A topic with nothing left is missing.
+        read_to_ms: dict[str, float] = {}
+        for (topic, _), end_ms in self._last_end_ms.items():
+            read_to_ms[topic] = min(end_ms, read_to_ms.get(topic, math.inf))
         lost = []
         for topic, pages in self._pages.items():
-            pages.forget_outdated(before_ms=read_ms.get(topic, math.inf))
-            within = RECORDS_WITHIN * self._partitions[topic]
-            pages.forget_before(position=self._records[topic] - within)
+            pages.forget_outdated(before_ms=read_to_ms.get(topic, math.inf))
+            within = RECORDS_WITHIN * self._partition_count[topic]
+            pages.forget_before(position=self._record_count[topic] - within)
             lost += [(topic, tick) for tick in pages.lost]
             pages.lost.clear()
         return lost
@@ -298,8 +310,8 @@ def offsets_at(
 ) -> dict[Partition, int]:
     """Return the offset of each partition's first record of its time in `times_ms` or later.
 
-    It is the partition's very first offset where no time is given, or no record is as late.
-    `bounds` has the first offset and the end.
+    It is the partition's very first offset where no time is given, or no record is as late: then
+    all is read. `bounds` has the first offset and the end of each partition.
     """
     starts = {where: low for where, (low, _) in bounds.items()}
     asked = [
@@ -309,14 +321,17 @@ def offsets_at(
     ]
     for answer in consumer.offsets_for_times(asked, timeout=timeout_s) if asked else ():
         where = answer.topic, answer.partition
-        # There may be none: -1. The embedded cluster cannot look up a time and returns the end.
+        # No such record: -1. The embedded cluster cannot look up a time and returns the end.
         if answer.offset < bounds[where][1]:
             starts[where] = max(starts[where], answer.offset)
     return starts
 
 
 class Topics:
-    """Topics of histograms; `bounds` has the first offset and the end of each partition."""
+    """Topics of histograms, read up to their ends at one moment.
+
+    `bounds` has the first offset and that end for each partition.
+    """
 
     def __init__(
         self,
@@ -339,9 +354,10 @@ class Topics:
         }
 
     def starts(self, since_ms: int | None = None) -> dict[Partition, int]:
-        """Return the offset of each partition's first tick that ends at `since_ms` or later.
+        """Return an offset of each partition from which on all ticks that end after `since_ms` are.
 
-        A record's time is the end of its tick, or later if the broker sets it. None: the first.
+        A record's time is the end of its tick, or later if the broker sets it: then earlier ticks
+        come too. None: the first offset.
         """
         since = {} if since_ms is None else dict.fromkeys(self.bounds, since_ms)
         return offsets_at(self._consumer, since, self.bounds)
@@ -354,13 +370,13 @@ class Topics:
             for where, offset in positions.items()
             if offset < ends[where]
         }
-        # So many records at once: a page may have a megabyte, as an event may.
+        # As few at once as events: a page may have a megabyte too.
         for chunk in read_spans(self._consumer, spans, most=EVENTS):
             positions[chunk.where] = chunk.position
             yield chunk
 
     def newest(self) -> Iterator[Snapshot]:
-        """Yield the snapshots of the newest tick of each partition."""
+        """Yield the snapshots of each partition's newest tick, reading no more than its tail."""
         size = _TAIL
         while True:
             starts = {
@@ -390,7 +406,7 @@ class Topics:
     ) -> Iterator[tuple[Partition, Snapshot]]:
         """Yield snapshots from `positions` to the ends, with the partition of their last record.
 
-        As records are read, `positions` move past them.
+        As records are read, `positions` move past them. Ticks that are lost are left out.
         """
         assembly.start(
             positions, {where: high for where, (_, high) in self.bounds.items()}

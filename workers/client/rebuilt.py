@@ -10,11 +10,12 @@ from typing import Any
 
 import orjson
 
-# Fields of a snapshot's head and end, where column and field have one name.
+# Fields of a snapshot's head, where column and field have one name.
 _HEAD = ("histogram", "key", "epoch", "tick", "start", "end")
+# Those of its guarantee: of all, and of users without epochs only.
 _PROMISE = ("unit", "rho", "epsilon", "delta")
-# Those of users without epochs only.
 _PERIODS = ("period", "overlap")
+# Those of its field `sum`.
 _RANGE = ("from", "to", "step")
 
 #: Label, count, and sum, mean, its low and high end, each of which may be None.
@@ -22,7 +23,7 @@ ItemRow = tuple[str, int, float | None, float | None, float | None, float | None
 
 
 def one_page(tick: Mapping[str, Any], items: Sequence[ItemRow]) -> bytes:
-    """Return a snapshot's JSON as one page.
+    """Return a snapshot's JSON as one page, with its fields in the worker's order.
 
     `tick` is its row of `TICKS`, with lists as such; `items` are its rows of `ITEMS`.
     """
@@ -31,10 +32,12 @@ def one_page(tick: Mapping[str, Any], items: Sequence[ItemRow]) -> bytes:
         fields["window"] = {"ms": tick["window_ms"], "from": tick["window_from"]}
         if tick["window_counts"] is not None:
             fields["window"]["counts"] = tick["window_counts"]
+    # Fields without a column. One of them, what a histogram of numbers is for, comes later.
     rest = {} if tick["rest"] is None else orjson.loads(tick["rest"])
-    purpose = {name: rest.pop(name) for name in ("for",) if name in rest}
+    purpose = {"for": rest.pop("for")} if "for" in rest else {}
     fields |= rest
     if tick["shown"] is not None:
+        # The largest count first, equal ones by label.
         ordered = sorted(items, key=lambda row: (-row[1], row[0]))
         fields["items"] = [row[:2] for row in ordered]
         if tick["sum_from"] is not None:
@@ -71,5 +74,5 @@ def one_page(tick: Mapping[str, Any], items: Sequence[ItemRow]) -> bytes:
 
 
 def _number(value: float) -> int | float:
-    """Return a number of the settings as the worker writes it: whole ones without a point."""
+    """Return a number, whose column is of doubles, as the worker writes it: 5, not 5.0."""
     return int(value) if value.is_integer() else value

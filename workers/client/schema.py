@@ -1,7 +1,8 @@
 """The JSON Schema of snapshots: `snapshot.schema.json`, with the mechanisms that it applies to.
 
-There, an enumeration of mechanisms is written as the name of what they have in common, which
-`_GROUPS` decides from what every mechanism declares.
+In that file, an `enum` of mechanisms is written as the name of a group, such as "windows". Here it
+is replaced by the mechanisms in the group, which `_GROUPS` decides from what every mechanism
+declares about itself (`about`). A new mechanism so joins the groups by itself.
 """
 
 import json
@@ -61,7 +62,10 @@ def snapshot_schema() -> dict[str, Any]:
 
 
 def _with_names(value: dict[str, Any]) -> dict[str, Any]:
-    """Replace the name of a group by its mechanisms, if a parsed JSON object enumerates one."""
+    """Return a parsed JSON object; if its `enum` is the name of a group, with the mechanisms in it.
+
+    It is called for every object of the file, innermost first.
+    """
     group = value.get("enum")
     if not isinstance(group, str):
         return value

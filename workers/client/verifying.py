@@ -3,6 +3,12 @@
 `SignedHistory` takes the records of the signatures topic and checks that they are one unbroken
 history, signed by a key that the reader trusts. Then it says of each snapshot whether it is what
 was signed of that tick. The first thing that is wrong raises `NotAsSigned`, which names it.
+
+A worker's snapshots are signed in chains: each owner partition of a histogram has one. The records
+of a chain are numbered from 1, and each has the hash of the one before. A record is one page of a
+tick; it has a head for each series and stream key: a hash over the head at the tick before and the
+snapshot of this tick, and so over all snapshots until then. Heads begin anew with a generation of
+the histogram.
 """
 
 import hashlib
@@ -21,10 +27,10 @@ from workers.pipeline.signatures import (
 from workers.pipeline.signing_key import follows
 from workers.settings.times import when
 
-#: A series, a stream key, and the end of a tick, ms.
+#: What a snapshot is of: a series, a stream key, and the end of a tick, ms.
 Place = tuple[str, str, int]
-# A chain: a histogram, and an owner partition of it.
-_Name = tuple[str, int]
+# Names a chain: a histogram, and the number of an owner partition.
+_ChainName = tuple[str, int]
 
 
 class NotAsSigned(Exception):
@@ -35,10 +41,11 @@ class NotAsSigned(Exception):
 class Signed:
     """What was signed of one snapshot, or of one part of it: the heads before and after it.
 
-    `number` counts what is signed in a chain: its owner published in this order.
+    `number` counts the heads of a chain: its owner published in this order. `found` once a snapshot
+    matched.
     """
 
-    chain: _Name
+    chain: _ChainName
     number: int
     before: str
     head: str
@@ -47,7 +54,7 @@ class Signed:
 
 @dataclass(slots=True)
 class _Read:
-    """A record that was read, and waits for those before it."""
+    """A record that was read, its SHA-256, and how messages call the place it was read from."""
 
     record: SignedTick
     digest: bytes
@@ -56,40 +63,45 @@ class _Read:
 
 @dataclass(slots=True)
 class Chain:
-    """The records of one histogram and owner partition, up to the last that follows on."""
+    """The state of reading one chain: the records up to the first number that is missing."""
 
-    #: Hashes of all records so far, by number.
+    #: Hashes of these records: that of number n is at n - 1.
     digests: list[bytes] = field(default_factory=list)
     last: SignedTick | None = None
-    # Heads by series and stream key: after the last tick, and those of the tick being read.
+    # Heads by series and stream key: after the last whole tick, and those of the tick being read.
     heads: dict[tuple[str, str], str] = field(default_factory=dict)
     current: dict[tuple[str, str], str] = field(default_factory=dict)
-    # How many owners there were at the last tick, and how much was signed so far.
+    # How many owner partitions the histogram had at the last tick, and how many heads were signed.
     owners: int = 0
     signed: int = 0
-    # Read too early: the number before is still missing.
+    # Read too early, by number: the number before is still missing.
     waiting: dict[int, _Read] = field(default_factory=dict)
     # The last number read, by the log that it was read from.
-    read: dict[object, int] = field(default_factory=dict)
+    last_read: dict[object, int] = field(default_factory=dict)
 
 
 class SignedHistory:
-    """All records of a worker, and what they say of each snapshot.
+    """All records of a worker's signatures topic, and what they say of each snapshot.
 
-    It takes some 400 bytes for each snapshot that was signed.
+    First `add` every record, then `finish`; after that `match` snapshots. It takes some 400 bytes
+    for each snapshot that was signed.
     """
 
     def __init__(self, keys: Collection[str]) -> None:
         """`keys` are the public keys that the reader trusts, as hexadecimal digits."""
         self._keys = frozenset(keys)
-        self.chains: dict[_Name, Chain] = {}
+        self.chains: dict[_ChainName, Chain] = {}
         self.signed: dict[Place, list[Signed]] = {}
         #: The end of the first tick that was signed, by series.
         self.first: dict[str, int] = {}
         self.records = 0
 
     def add(self, value: bytes, where: str, log: object = None) -> SignedTick:
-        """Take a record; `log` is what it was read from in the order of its numbers."""
+        """Take a record, check its signature, and check all that now follow on in its chain.
+
+        `where` begins messages. `log` is the partition or file that it was read from: within one,
+        the records of a chain ascend, but several may be read in turn.
+        """
         record = decode(value)
         if record is None:
             raise NotAsSigned(f"{where}: not a record of a signed tick")
@@ -104,9 +116,9 @@ class SignedHistory:
             raise NotAsSigned(
                 f"{where}: {_named(record)}: a fork: another record {record.number} was read before it"
             )
-        if record.number <= chain.read.get(log, 0):
+        if record.number <= chain.last_read.get(log, 0):
             raise NotAsSigned(f"{where}: {_named(record)}: out of order")
-        chain.read[log] = record.number
+        chain.last_read[log] = record.number
         chain.waiting[record.number] = read
         while (following := len(chain.digests) + 1) in chain.waiting:
             self._follow(chain, chain.waiting.pop(following))
@@ -114,7 +126,7 @@ class SignedHistory:
         return record
 
     def _follow(self, chain: Chain, read: _Read) -> None:
-        """Check that a record follows the last one of its chain, and take what it signs."""
+        """Check that a record follows the last one of its chain, and note what it signs."""
         record = read.record
         last = chain.last
         name = f"{read.where}: {_named(record)}"
@@ -124,10 +136,12 @@ class SignedHistory:
                 f"{name}: a fork: it does not follow the record {record.number - 1} that is there"
             )
         begins = last is None or record.generation > last.generation
+        # Within a generation only the key of the last record, or one that it was rotated to.
         trusted = {*(self._keys if begins else ()), *({last.key} if last else ())}
         if not follows(record.key, trusted, record.rotations):
             signer = "by another signer" if last else "with a key that is not trusted"
             raise NotAsSigned(f"{name}: signed {signer}: {record.key}")
+        # It is the first page of the next tick, or the next page of the same.
         if begins:
             fits = record.page == 1
             chain.heads = {}
@@ -143,15 +157,19 @@ class SignedHistory:
         for series, by_key in record.heads.items():
             self.first[series] = min(record.end, self.first.get(series, record.end))
             for key, head in by_key.items():
-                known = chain.heads.get((series, key))
-                if known is None:
-                    known = first_head(record.commitment, record.owner, series, key)
+                head_before = chain.heads.get((series, key))
+                if head_before is None:
+                    head_before = first_head(
+                        record.commitment, record.owner, series, key
+                    )
                 chain.current[series, key] = head
                 place = series, key, record.end
                 chain.signed += 1
-                one = Signed(record.chain, chain.signed, known, head)
-                self.signed.setdefault(place, []).append(one)
+                signed = Signed(record.chain, chain.signed, head_before, head)
+                # Several owner partitions may each publish a part of one snapshot.
+                self.signed.setdefault(place, []).append(signed)
         if record.page == record.pages:
+            # A stream key has a snapshot at every tick, of one owner partition while these stay.
             gone = chain.heads.keys() - chain.current.keys()
             if gone and chain.owners == record.owners:
                 lost = min(gone)
@@ -164,7 +182,7 @@ class SignedHistory:
         chain.last = record
 
     def finish(self) -> None:
-        """Check that nothing is missing between the records, once all are taken."""
+        """Check, once all records are added, that none is missing, nor all of a partition."""
         owners: dict[str, int] = {}
         for (histogram, owner), chain in sorted(self.chains.items()):
             name = f"histogram {histogram!r}, owner partition {owner}"
@@ -188,15 +206,18 @@ class SignedHistory:
                     )
 
     def match(self, place: Place, snapshot: bytes, where: str) -> Signed | None:
-        """Return what was signed of a snapshot, or raise; None from before anything was signed.
+        """Return what was signed of a snapshot, and note that it was found.
 
-        `snapshot` is its JSON as one page.
+        `snapshot` is its JSON as one page, or that of one part; `where` begins messages. None if
+        nothing of its series was signed up to then. Raise NotAsSigned for a snapshot that differs,
+        or that was found before.
         """
         series, _, end = place
         name = f"{where}: {name_of(place)}"
         signed = self.signed.get(place)
         if signed is None:
-            if end < self.first.get(series, end + 1):
+            first_end = self.first.get(series)
+            if first_end is None or end < first_end:
                 return None
             raise NotAsSigned(f"{name}: nothing like it was signed")
         for one in signed:
@@ -209,19 +230,23 @@ class SignedHistory:
             f"{name}: not what was signed: changed, or in the place of another"
         )
 
-    def missing(self, places: Iterable[Place]) -> None:
-        """Raise for the first of these places whose snapshot was signed and not found."""
+    def refuse_missing(self, places: Iterable[Place]) -> None:
+        """Raise NotAsSigned for the first of these places with a snapshot that was never found."""
         lost = [
             place
             for place in places
             if not all(one.found for one in self.signed[place])
         ]
         if lost:
+            # The earliest by its end.
             first = min(lost, key=lambda place: (place[2], place))
             raise NotAsSigned(f"{name_of(first)}: signed, and missing")
 
     def compare(self, other: "SignedHistory", mine: str, theirs: str) -> None:
-        """Raise for the first record in which two readers were shown different histories."""
+        """Raise NotAsSigned for the first record of which another reader was shown another version.
+
+        `mine` and `theirs` are what the message calls this history and the other.
+        """
         for name in sorted(self.chains.keys() & other.chains.keys()):
             pairs = zip_longest(self.chains[name].digests, other.chains[name].digests)
             for number, (own, of_other) in enumerate(pairs, 1):
@@ -234,7 +259,7 @@ class SignedHistory:
 
 
 def _digest_of(chain: Chain, number: int) -> bytes | None:
-    """Return the hash of a chain's record of a number, if one was read."""
+    """Return the hash of the record `number` of a chain, if it was read; it may still wait."""
     if 1 <= number <= len(chain.digests):
         return chain.digests[number - 1]
     waiting = chain.waiting.get(number)

@@ -104,7 +104,7 @@ class SignedTopics:
             ends_ms = records.checked[series].ends.get(key)
             return ends_ms is not None and end_ms >= ends_ms[0]
 
-        history.missing(filter(must_be_there, history.signed))
+        history.refuse_missing(filter(must_be_there, history.signed))
         return records
 
 

@@ -170,7 +170,7 @@ def _require(
             span = checked[series].ends.get(key)
         return span is not None and span[0] <= end <= span[1]
 
-    history.missing(filter(is_within, history.signed))
+    history.refuse_missing(filter(is_within, history.signed))
 
 
 def _say(name: str, found: Checked) -> None:
