@@ -55,7 +55,7 @@ def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) 
     text += '[events]\ntopic = "e"\nkey = "shop.branch"\n'
     (tmp_path / "x.toml").write_text(text)
     [found] = load_reader_settings(tmp_path / "x.toml").histograms
-    assert replace(found, counted=None) == HistogramTopic(
+    assert replace(found, selection=None) == HistogramTopic(
         "products",
         "shown",
         64,
@@ -114,9 +114,9 @@ def test_histograms_that_count_the_same_are_known_where_the_events_are(
     text += "".join(f'[[histogram]]\nname = "{k}"\n{view}' for k, view in views.items())
     path = tmp_path / "x.toml"
     path.write_text(text)
-    assert {one.counted for one in load_reader_settings(path).histograms} == {None}
+    assert {one.selection for one in load_reader_settings(path).histograms} == {None}
     path.write_text(f'{text}[events]\ntopic = "e"\n')
-    counted = [one.counted for one in load_reader_settings(path).histograms]
+    counted = [one.selection for one in load_reader_settings(path).histograms]
     assert [counted.index(one) for one in counted] == [0, 1, 0, 3]
     assert None not in counted
 

@@ -19,7 +19,7 @@ from tests.dashboard.feeding import embedded, reads, seen, sliding
 from tests.worker.harness import until
 from workers.client.config import load_reader_settings
 from workers.dashboard import telling
-from workers.dashboard.alerts import DAY_MS, Alarms, Watched, margin
+from workers.dashboard.alerts import DAY_MS, Alarms, Watched, margin_of
 from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.telling import state_path
 from workers.kafka.reading import read_partition
@@ -84,7 +84,7 @@ def test_a_rise_is_told_within_its_stated_delay_and_once() -> None:
     rule = alert(series=SERIES)
     alarms = Alarms([rule])
     labels = LABELS[:1_000]
-    needed = ABOVE + margin(rule, TICK_MS, 1_000, SD) + 2 * SD
+    needed = ABOVE + margin_of(rule, TICK_MS, 1_000, SD) + 2 * SD
     told: dict[str, int] = {}
     true = 900
     tick = 0
@@ -97,7 +97,9 @@ def test_a_rise_is_told_within_its_stated_delay_and_once() -> None:
             assert message["item"] not in told, "an item that stays above is told once"
             told[message["item"]] = message["tick"]
     assert len(told) >= 960
-    assert margin(rule, TICK_MS, 1_000, SD) == pytest.approx(5.49 * SD + 0.5, rel=0.01)
+    assert margin_of(rule, TICK_MS, 1_000, SD) == pytest.approx(
+        5.49 * SD + 0.5, rel=0.01
+    )
     # It falls, and rises again.
     assert alarms.take(seen(board(tick + 1, dict.fromkeys(labels, ABOVE)))) == []
     again = alarms.take(seen(board(tick + 2, dict.fromkeys(labels, 2_000))))
@@ -340,4 +342,4 @@ def test_alerts_of_a_settings_file(tmp_path: Path) -> None:
             load_reader_settings(path)
         assert says in str(error.value), says
         assert "\n" not in str(error.value)
-    assert math.isclose(margin(found, 2_000, 10, SD), 6.6 * SD, rel_tol=0.02)
+    assert math.isclose(margin_of(found, 2_000, 10, SD), 6.6 * SD, rel_tol=0.02)

@@ -215,7 +215,7 @@ def test_the_catalogue_names_the_histogram_and_the_length_of_each_window() -> No
     histograms = reader_settings("orders", "products.1m", "products.1h").histograms
     found = catalog(History(), histograms)
     assert [one["also_in"] for one in found] == [[], [], []]
-    orders, *windows = (replace(one, counted="items") for one in histograms)
+    orders, *windows = (replace(one, selection="items") for one in histograms)
     also = [one["also_in"] for one in catalog(History(), [orders, *windows])]
     assert also == [["products.1m", "products.1h"], ["orders"], ["orders"]]
     names = ("histogram", "name", "window_ms", "horizon")

@@ -94,7 +94,7 @@ def url() -> Iterator[str]:
         )
         settings = topics.settings(*names, "orders", USERS, horizon=1_440)
         same = [
-            replace(one, counted="people" if one.name == USERS else "items")
+            replace(one, selection="people" if one.name == USERS else "items")
             for one in settings.histograms
         ]
         settings = replace(settings, histograms=tuple(same))

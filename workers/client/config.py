@@ -4,6 +4,9 @@ Nothing else is checked. So the worker's own file works without its key file, da
 directory, domain file or read permission on events; so does one with only `[worker] name`,
 `[kafka]`, the name of each `[[histogram]]` (without epochs also `horizon` and `windows`) and
 perhaps `[dashboard]` and `[[alert]]`.
+
+A histogram with `horizon = "never"` has no epochs: it counts sliding windows, and each of them is a
+series of snapshots in a topic of its own. Any other histogram is one series.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,14 +44,17 @@ TOKEN_CHARACTERS = 16
 class HistogramTopic:
     """A series of snapshots and its topic: a histogram, or one window of one without epochs.
 
-    `name` is what snapshots and queries call the series. `window_of` is the name in the settings of
-    the histogram that it is a window of, and `window_ms` the window's length; both are None unless
-    `horizon = "never"`. `horizon` is None if there is none, or none is stated. `label` and `unit`
-    say what the numbers in its buckets are, `sum_field` what is added up, `key_field` what its
-    stream keys are; any of them may be missing. `counts` is "users" where different users are
-    counted. `bounds_rho` is what choosing bounds from a sample has cost. Histograms with equal
-    `counted` count the same items of the same events; it is None where the file does not state the
-    events.
+    `name` is what snapshots and queries call the series. `horizon` is the ticks in an epoch; None
+    if there are no epochs, or none is stated.
+
+    `label` and `unit` say what the numbers in its buckets are, `sum_field` which field is added up,
+    `key_field` which one has its stream keys; any of them may be missing. `counts` is "users" where
+    different users are counted.
+
+    `window_of` is the name in the settings of the histogram that this is a window of, and
+    `window_ms` the window's length; both are None with epochs. `selection` is a text, equal for
+    histograms that count the same items of the same events; None where the file does not state the
+    events. `bounds_rho` is the privacy cost (rho) of choosing bounds from a sample.
     """
 
     name: str
@@ -61,7 +67,7 @@ class HistogramTopic:
     counts: str | None = None
     window_of: str | None = None
     window_ms: int | None = None
-    counted: str | None = None
+    selection: str | None = None
     bounds_rho: float = 0.0
 
     @property
@@ -119,7 +125,7 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
         if not isinstance(document.get(section), dict):
             raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
     worker = _value(WorkerSettings, "name", document["worker"], "worker.")
-    # Settings that do not exist are for the worker to report.
+    # Only the settings of [kafka] that exist: a wrong name is for the worker to report.
     known = {rule.name for rule in rules(KafkaSettings)}
     given = {name: value for name, value in document["kafka"].items() if name in known}
     kafka = kafka_of(given, base)
@@ -132,10 +138,10 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
         )
     topics: list[HistogramTopic] = []
     for i, section in enumerate(histograms, 1):
-        counted = _counted(section) if "events" in document else None
+        selection = _selection(section) if "events" in document else None
         key_field = _key_field(document.get("events"), section)
         for series in _series(section, f"histogram {i}: ", worker):
-            topics.append(replace(series, counted=counted, key_field=key_field))
+            topics.append(replace(series, selection=selection, key_field=key_field))
     for setting in ("name", "topic"):
         values = [getattr(topic, setting) for topic in topics]
         if twice := next((value for value in values if values.count(value) > 1), None):
@@ -198,18 +204,22 @@ def _series(
 
 
 # The settings that decide which items of which events a histogram counts, under which stream key.
-_DECIDES = ("key", "items", "count", "where", "buckets", "unique_users")
+_SELECTING = ("key", "items", "count", "where", "buckets", "unique_users")
 
 
-def _counted(values: Mapping[str, Any]) -> str:
+def _selection(values: Mapping[str, Any]) -> str:
     """Return a text that is equal for sections that count the same items of the same events."""
-    return repr([values.get(name) for name in _DECIDES])
+    return repr([values.get(name) for name in _SELECTING])
 
 
 def _key_field(events: object, values: Mapping[str, Any]) -> str | None:
-    """Return the field that a histogram's stream keys are read from; None where it has no name."""
+    """Return the field that a histogram's stream keys are read from; None if they are in no field.
+
+    `values` is its section; without a key of its own it has that of the section [events].
+    """
     shared = events.get("key") if isinstance(events, dict) else None
     key = values.get("key", shared)
+    # "$all" and "$key" name no field: one key for all events, and the key of the record.
     return key if isinstance(key, str) and not key.startswith("$") else None
 
 
@@ -219,12 +229,12 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
     `values` is the section, `where` what messages call it, `worker` the worker's name.
     """
     texts = {
-        field: _value(HistogramConfig, field, values, where)
-        for field in ("name", "topic", "label", "unit")
-        if field in values or field == "name"
+        name: _value(HistogramConfig, name, values, where)
+        for name in ("name", "topic", "label", "unit")
+        if name in values or name == "name"
     }
     times = {name: values[name] for name in ("tick", "horizon") if name in values}
-    # It replaces a horizon that is a duration by a number of ticks.
+    # Replaces, in `times`, a horizon that is a duration by a number of ticks.
     with suppress(ValueError):
         count_ticks(times, where)
     horizon = times.get("horizon")
@@ -232,14 +242,14 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
         horizon = None
     bounds_rho = values.get("bounds_rho")
     sum_section = values.get("sum")
-    field = sum_section.get("field") if isinstance(sum_section, dict) else None
+    sum_field = sum_section.get("field") if isinstance(sum_section, dict) else None
     return HistogramTopic(
         name=texts["name"],
         topic=texts.get("topic", f"{worker}.{texts['name']}"),
         horizon=horizon,
         label=texts.get("label"),
         unit=texts.get("unit"),
-        sum_field=field if isinstance(field, str) else None,
+        sum_field=sum_field if isinstance(sum_field, str) else None,
         counts=OF_USERS if values.get("unique_users") is True else None,
         bounds_rho=float(bounds_rho) if isinstance(bounds_rho, int | float) else 0.0,
     )
@@ -248,9 +258,10 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
 def _value(
     record: type[Checked], name: str, values: Mapping[str, Any], where: str
 ) -> str:
-    """Return the text `name` of a section, checked by the rule that the worker's `record` has.
+    """Return the setting `name` of a section, which must be there, as a text.
 
-    `values` is the section, `where` what messages call it.
+    It is checked by the rule that the worker's `record` of such sections has. `values` is the
+    section, `where` what messages call it.
     """
     rule = next(rule for rule in rules(record) if rule.name == name)
     if name not in values:

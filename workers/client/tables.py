@@ -3,6 +3,9 @@
 Everything that leaves has this shape: exports, the dashboard's files and the client
 (docs/export.md). An item's row says what was published of it in a tick: count, sum and mean with
 their errors. What belongs to the tick is in `TICKS`, once. The two are joined by `JOINED`.
+
+Rows are made as columns of numpy. SQL then gives them the types of the tables: it makes the times
+(`_TIMES`) from ms, and parses the lists (`_NESTED`), which are JSON in numpy's columns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,7 +80,7 @@ TICKS = MappingProxyType(
     }
 )
 SCHEMAS = MappingProxyType({"items": ITEMS, "ticks": TICKS})
-# Columns that are handed over as JSON, since numpy has no type for them.
+# Columns of lists, which are JSON in numpy's columns, and their types for DuckDB's parser.
 _NESTED = MappingProxyType(
     {
         "edges": '["DOUBLE"]',
@@ -85,8 +88,9 @@ _NESTED = MappingProxyType(
         "windows": '[{"ms": "BIGINT", "ticks": "BIGINT", "sd": "DOUBLE", "sum_sd": "DOUBLE", "all_items_sd": "DOUBLE"}]',
     }
 )
+# Times by the column of their ms.
 _TIMES = MappingProxyType({"start_time": "start", "end_time": "end"})
-#: What the fields of a snapshot's `sum` and `all_items` are called in TICKS.
+# Fields of a snapshot's `sum`, which are columns with the prefix `sum_`, and of its `guarantee`.
 _RANGE = ("from", "to", "step", "sd")
 _PROMISE = ("unit", "rho", "epsilon", "delta", "period", "overlap")
 
@@ -107,12 +111,11 @@ class Tables(NamedTuple):
     @classmethod
     def of(cls, snapshots: Iterable[Snapshot]) -> Self:
         """Return the tables of some snapshots, in a new database in memory."""
-        many = list(snapshots)
+        listed = list(snapshots)
         database = duckdb.connect(":memory:")
         database.execute("set TimeZone = 'UTC'")
-        ticks = tick_columns(many)
-        columns = {"items": _items(many, ticks), "ticks": ticks}
-        # The ends of ticks, and what is JSON here, become the types of the tables in SQL.
+        ticks = tick_columns(listed)
+        columns = {"items": _items(listed, ticks), "ticks": ticks}
         for name, schema in SCHEMAS.items():
             database.register("columns", columns[name])
             database.execute(
@@ -122,7 +125,7 @@ class Tables(NamedTuple):
         return cls(database.table("items"), database.table("ticks"), database)
 
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
-        """Return what a query over the tables `items` and `ticks` answers."""
+        """Return the answer to a query over the tables `items` and `ticks`."""
         return self.database.sql(query)
 
 
@@ -132,12 +135,15 @@ def table(snapshots: Iterable[Snapshot]) -> duckdb.DuckDBPyRelation:
 
 
 def typed_columns(schema: Mapping[str, str]) -> str:
-    """Return the columns of a table of this `schema` as SQL, from numpy's of the same names."""
+    """Return as SQL the columns to select from numpy's, to get a table of this `schema`.
+
+    `schema` has DuckDB's types by column.
+    """
     columns = []
     for name, kind in schema.items():
         value = f'"{name}"'
         if name in _TIMES:
-            # It takes microseconds.
+            # From ms to microseconds, which the function takes.
             value = f'make_timestamptz("{_TIMES[name]}" * 1000)'
         elif name in _NESTED:
             value = f"from_json({name}, '{_NESTED[name]}')"
@@ -145,8 +151,8 @@ def typed_columns(schema: Mapping[str, str]) -> str:
     return ", ".join(columns)
 
 
-def copied(
-    rows: str,
+def copy_statement(
+    query: str,
     schema: Mapping[str, str],
     path: Path,
     format: str,
@@ -154,9 +160,10 @@ def copied(
     header: bool = True,
     compressed: bool = False,
 ) -> str:
-    """Return the SQL that writes the rows of a query, with the columns of a table, into a file.
+    """Return the SQL that writes the rows of a query, with the columns of `schema`, into a file.
 
-    CSV has times in ISO 8601, and lists as JSON; `compressed`: with gzip. Parquet always is.
+    CSV has times in ISO 8601, and lists as JSON; it is `compressed` with gzip. Parquet always is
+    compressed, and has no header.
     """
     columns = "*"
     options = "format parquet, compression zstd"
@@ -165,11 +172,11 @@ def copied(
         options = f"format csv, header {header}"
         options += ", compression gzip" if compressed else ", compression none"
     name = str(path).replace("'", "''")
-    return f"copy (select {columns} from ({rows})) to '{name}' ({options})"
+    return f"copy (select {columns} from ({query})) to '{name}' ({options})"
 
 
 def as_text(name: str) -> str:
-    """Return the SQL that makes text of a time or a list, for CSV; of others the bare column."""
+    """Return a column as SQL for CSV: a time or a list as text, others as they are."""
     if name in _TIMES:
         utc = f"{name} at time zone 'UTC'"
         return f"strftime({utc}, '%Y-%m-%dT%H:%M:%S.%gZ') as {name}"
@@ -178,16 +185,16 @@ def as_text(name: str) -> str:
     return f'"{name}"'
 
 
-def _items(many: list[Snapshot], ticks: Columns) -> Columns:
-    """Return the columns of `ITEMS`, except the times in `_TIMES`: SQL makes them of others.
+def _items(snapshots: list[Snapshot], ticks: Columns) -> Columns:
+    """Return the columns of `ITEMS` without the times, with a row for each item of each snapshot.
 
-    `ticks` are the columns of the same snapshots, which an item's row repeats.
+    `ticks` are the columns of `TICKS` of the same snapshots: an item's row repeats some of them.
     """
-    shown: list[tuple[Item, ...]] = [snapshot.items or () for snapshot in many]
-    items_per_tick = np.array([len(items) for items in shown], np.int64)
-    items = list(chain.from_iterable(shown))
+    items_of: list[tuple[Item, ...]] = [snapshot.items or () for snapshot in snapshots]
+    item_counts = np.array([len(items) for items in items_of], np.int64)
+    items = list(chain.from_iterable(items_of))
     columns: dict[str, Any] = {
-        name: np.repeat(ticks[name], items_per_tick)
+        name: np.repeat(ticks[name], item_counts)
         for name in ITEMS
         if name in TICKS and name not in _TIMES
     }
@@ -196,9 +203,9 @@ def _items(many: list[Snapshot], ticks: Columns) -> Columns:
     no_sums = [(None,) * len(SUMS)]
     sums = chain.from_iterable(
         snapshot.sums or no_sums * len(items)
-        for snapshot, items in zip(many, shown, strict=True)
+        for snapshot, items in zip(snapshots, items_of, strict=True)
     )
-    # Without items there are no rows whose length numpy could take.
+    # The shape is given for the case without items: numpy could not see it there.
     by_column = np.array(list(sums), np.float64).reshape(-1, len(SUMS)).T
     for name, column in zip(SUMS, by_column, strict=True):
         columns[name] = float_column(column)
@@ -210,17 +217,22 @@ SUMS = ("sum", "mean", "mean_low", "mean_high")
 
 
 def tick_columns(
-    many: Sequence[Snapshot], shown: Sequence[int | None] | None = None
+    snapshots: Sequence[Snapshot], shown: Sequence[int | None] | None = None
 ) -> Columns:
-    """Return the columns of `TICKS`, except the times in `_TIMES`: SQL makes them of others.
+    """Return the columns of `TICKS` without the times, with a row for each snapshot.
 
-    `shown` has how many items each snapshot has, of those that were read without their items.
+    `shown` is the number of items of each snapshot, for snapshots that were read without their
+    items; else it is counted.
     """
     if shown is None:
         shown = [
-            None if snapshot.items is None else len(snapshot.items) for snapshot in many
+            None if snapshot.items is None else len(snapshot.items)
+            for snapshot in snapshots
         ]
-    rows = [_tick(snapshot, count) for snapshot, count in zip(many, shown, strict=True)]
+    rows = [
+        _tick_row(snapshot, count)
+        for snapshot, count in zip(snapshots, shown, strict=True)
+    ]
     columns = {}
     for name, kind in TICKS.items():
         if name in _TIMES:
@@ -235,11 +247,12 @@ def tick_columns(
     return columns
 
 
-def _tick(snapshot: Snapshot, shown: int | None) -> dict[str, Any]:
+def _tick_row(snapshot: Snapshot, shown: int | None) -> dict[str, Any]:
     """Return a snapshot's row of `TICKS` by column; columns without a value may be missing.
 
-    `shown` is the number of its items. What has no column is JSON in `rest`.
+    `shown` is the number of its items. Fields without a column are JSON in `rest`.
     """
+    # Most columns are fields of the same name.
     row: dict[str, Any] = {
         name: getattr(snapshot, name)
         for name in TICKS
@@ -255,7 +268,7 @@ def _tick(snapshot: Snapshot, shown: int | None) -> dict[str, Any]:
     for name in _NESTED:
         row[name] = _json(getattr(snapshot, name))
     rest = dict(snapshot.further)
-    # Another program may have written anything there: then it stays in `rest`.
+    # Another program may have written something else under these names: that stays in `rest`.
     if _has_numbers(rest.get("sum"), _RANGE):
         row |= {f"sum_{name}": value for name, value in rest.pop("sum").items()}
     if _has_numbers(rest.get("all_items"), ("count", "sd")):
@@ -280,24 +293,25 @@ def _has_numbers(value: object, names: Sequence[str]) -> bool:
 
 
 def _json(value: object) -> str | None:
-    """Return JSON; None, which becomes null, for what is empty."""
+    """Return a value as JSON, None (null in the table) for an empty one."""
     return msgspec.json.encode(value).decode() if value else None
 
 
 def object_column(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return an array of the objects as they are, which numpy would convert; None is null."""
+    """Return a column of the objects as they are; None is null."""
+    # `np.array` would convert texts, and make lists of one length a matrix.
     column = np.empty(len(values), object)
     column[:] = values
     return column
 
 
 def float_column(values: ArrayLike | Sequence[float | None]) -> np.ndarray[Any, Any]:
-    """Return a column of doubles, in which None is null."""
+    """Return a column of doubles, in which None and nan are null: masked, as DuckDB takes it."""
     return np.ma.masked_invalid(np.array(values, np.float64))
 
 
 def long_column(values: Sequence[int | None]) -> np.ndarray[Any, Any]:
-    """Return a column of integers, in which None is null."""
+    """Return a column of integers, in which None is null: masked, as DuckDB takes it."""
     missing = np.array([value is None for value in values], bool)
     return np.ma.masked_array(
         np.array([value or 0 for value in values], np.int64), missing

@@ -1,11 +1,13 @@
 """Alerts: which items are above a limit beyond the noise, with a rate of false alarms.
 
-A row is above the limit X if its count is more than X by over z sd + 1/2. The same holds of sums,
-and of the count of all items, with their own sd (`_measure`). If at most n items are
+A row is above the limit X if its count is more than X by over z sd + 1/2, the margin. The same
+holds of sums, and of the count of all items, with their own sd (`_measure`). If at most n items are
 counted over all stream keys of an alert and T ticks end in a day, z is the normal quantile of
 a / (n T): then quiet items, whose true counts are at most X, raise at most `a` alarms a day in
-expectation. For a published count is the true one plus floor(N + 1/2), N normal with the stated sd,
-and so exceeds X + z sd + 1/2 with a chance of at most a / (n T): a union bound over items and
+expectation. In the settings, X is `above`, n is `series` and a is `false_alarms`.
+
+Proof: a published count is the true one plus floor(N + 1/2), N normal with the stated sd, and so
+exceeds X + z sd + 1/2 with a chance of at most a / (n T); the rest is a union bound over items and
 ticks. It needs nothing of the noise of different ticks and items, which may be shared, and holds
 for items that are hidden until their noise is high too. An item whose true count is d sd below X
 counts for exp(-z d - d^2 / 2) of one of the n.
@@ -37,14 +39,14 @@ DAY_MS = 86_400_000
 # Their counts differ from the truth by rounded normal noise.
 MECHANISMS = frozenset({"unk_base", "known_base"})
 # Covers that the standard deviation (sd) in a snapshot and the quantile are rounded.
-ROUNDING = 1 + 1e-6
+SD_SLACK = 1 + 1e-6
 
 
 class Watched(msgspec.Struct):
     """What has been looked at of one alert's stream key, up to the tick that ends at `end` ms.
 
-    `id` is its series. `above` has the items above the limit, each with the tick of its alarm, and
-    `rows` is how many items were shown.
+    `id` is that of its series. `above` has the items above the limit, each with the tick of its
+    alarm, and `rows` is how many items were shown.
     """
 
     id: str
@@ -64,7 +66,10 @@ class Alarms:
     def take(
         self, snapshot: SeenSnapshot
     ) -> list[tuple[AlertSettings, dict[str, Any]]]:
-        """Return the alarms of a snapshot as messages; none of one that was looked at before."""
+        """Look at a snapshot; return each alarm as its alert and a message.
+
+        None of a snapshot that was looked at before.
+        """
         rules = [
             rule
             for rule in self._rules.get(snapshot.histogram, ())
@@ -73,7 +78,9 @@ class Alarms:
         if not rules:
             return []
         fields = orjson.loads(snapshot.json)
-        return [(rule.alert, found) for rule in rules for found in rule.take(fields)]
+        return [
+            (rule.alert, message) for rule in rules for message in rule.take(fields)
+        ]
 
     def stored(self) -> dict[str, dict[str, Watched]]:
         """Return what each alert has seen, by its digest and stream key."""
@@ -91,9 +98,9 @@ class Alarms:
 
 
 class _Measured(NamedTuple):
-    """What an alert compares: noisy values by item, the `sd` of their noise, and a bound.
+    """The values that an alert compares with its limit, by item, and their error.
 
-    A value differs from the true one by normal noise and at most `rounding` more.
+    A value differs from the true one by normal noise of this `sd`, and by at most `rounding` more.
     """
 
     values: dict[str, float]
@@ -106,7 +113,10 @@ ALL_ITEMS = ""
 
 
 def _measure(alert: AlertSettings, snapshot: Mapping[str, Any]) -> _Measured | None:
-    """Return what an alert compares of a snapshot; None where no normal noise is stated."""
+    """Return the values that an alert compares: counts, sums, or the count of all items.
+
+    None where the snapshot has none with normal noise of a stated sd.
+    """
     if snapshot["sd"] is None or snapshot["mechanism"] not in MECHANISMS:
         return None
     items = snapshot.get("items") or ()
@@ -125,22 +135,25 @@ def _measure(alert: AlertSettings, snapshot: Mapping[str, Any]) -> _Measured | N
         for (label, _), row in zip(items, snapshot["sums"], strict=True)
         if row[0] is not None
     }
-    # A sum is the middle of the range times a count, and half a step times another whole number.
+    # A sum is the middle of the range times a count, and half a step times another whole number:
+    # both numbers are off by 1/2 at most, besides their noise.
     middle = (declared["from"] + declared["to"]) / 2
     rounding = abs(middle) / 2 + declared["step"] / 4
     return _Measured(values, declared["sd"], rounding)
 
 
-def margin(
-    alert: AlertSettings, width_ms: int, rows: int, sd: float, rounding: float = 0.5
+def margin_of(
+    alert: AlertSettings, tick_ms: int, rows: int, sd: float, rounding: float = 0.5
 ) -> float:
-    """Return by how much a value must exceed the limit, if ticks last `width_ms`.
+    """Return the margin, by which a value must exceed the limit, if ticks last `tick_ms`.
 
-    `rows` is the number of items shown; where that is more than the settings say, it counts.
+    `rows` is the number of items shown; where that is more than the settings say, it counts. `sd`
+    and `rounding` are the value's errors.
     """
-    tests_a_day = max(alert.series, rows) * max(1.0, DAY_MS / width_ms)
+    # n T, with T at least 1: ticks may last longer than a day.
+    tests_a_day = max(alert.series, rows) * max(1.0, DAY_MS / tick_ms)
     quantile = -NormalDist().inv_cdf(alert.false_alarms / tests_a_day)
-    return quantile * sd * ROUNDING + rounding
+    return quantile * sd * SD_SLACK + rounding
 
 
 @dataclass
@@ -156,6 +169,7 @@ class _Rule:
         return _digest(repr(self.alert.identity))
 
     def is_news(self, snapshot: SeenSnapshot) -> bool:
+        """Return whether a snapshot is of the alert's stream keys and was not looked at before."""
         if self.alert.keys is not None and snapshot.key not in self.alert.keys:
             return False
         # After a restart the last ticks are read again, those of an ended series too.
@@ -182,9 +196,9 @@ class _Rule:
             self._warn(
                 f"more than series = {alert.series:,} items are shown; they count"
             )
-        width_ms = snapshot["end"] - snapshot["start"]
-        beyond = margin(alert, width_ms, rows, measured.sd, measured.rounding)
-        # An item that is not shown any more counts as back at the limit.
+        tick_ms = snapshot["end"] - snapshot["start"]
+        margin = margin_of(alert, tick_ms, rows, measured.sd, measured.rounding)
+        # Those that stay above: an item that is not shown any more counts as back at the limit.
         above = {
             item: tick
             for item, tick in above.items()
@@ -192,9 +206,9 @@ class _Rule:
         }
         for item, value in values.items():
             wanted = alert.items is None or item in alert.items
-            if wanted and item not in above and value - alert.above > beyond:
+            if wanted and item not in above and value - alert.above > margin:
                 above[item] = snapshot["tick"]
-                yield self._message(snapshot, item, value, measured.sd, beyond)
+                yield self._message(snapshot, item, value, measured.sd, margin)
         self.watched[key] = Watched(
             id=snapshot["id"], end=snapshot["end"], above=above, rows=len(values)
         )
@@ -205,11 +219,11 @@ class _Rule:
         item: str,
         value: float,
         sd: float,
-        beyond: float,
+        margin: float,
     ) -> dict[str, Any]:
-        """Return the message about an item that exceeds the limit by more than `beyond`."""
+        """Return the message about an item that exceeds the limit by more than the margin."""
         alert = self.alert
-        # No more than this: what is looked at again after a crash has the same id.
+        # Makes the id: the same if the snapshot is looked at again after a crash.
         named = [self.digest, snapshot["id"], snapshot["key"], item, snapshot["tick"]]
         message = {
             "alert": alert.name,
@@ -220,7 +234,7 @@ class _Rule:
             alert.of: value,
             "sd": sd,
             "above": alert.above,
-            "margin": round(beyond, 4),
+            "margin": round(margin, 4),
             "false_alarms": alert.false_alarms,
             "id": snapshot["id"],
             "epoch": snapshot["epoch"],

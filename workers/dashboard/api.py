@@ -17,7 +17,9 @@ What is not read yet is 503, never empty or 404 (`ticks`).
 
 A stream is a histogram's snapshots for one stream key, one each tick. A series is the part of it
 that counts on from one zero: an epoch, with an id of its own. The hub has the newest ticks in
-memory, the store the history on disk.
+memory, the store the history on disk. Viewers are the clients of /api/stream. What one topic has is
+a histogram here, also one window of a histogram without epochs: `settings_name` is what the
+settings call that.
 """
 
 import asyncio
@@ -104,7 +106,10 @@ from workers.settings.settings import ALL_STREAM_KEY
 
 
 def refuse_unreadable(status: int, error: BaseException | None) -> web.Response:
-    """Return the response to an unreadable request, or after a failed handler."""
+    """Return the response to a request that aiohttp could not read, or whose handler failed.
+
+    `status` is the one that aiohttp would answer with: from 500 on for a failed handler.
+    """
     if isinstance(error, BadHttpMethod):
         response = refusal(405, "read-only: GET", Allow=ALLOWED)
     elif isinstance(error, LineTooLong):
@@ -119,6 +124,7 @@ def refuse_unreadable(status: int, error: BaseException | None) -> web.Response:
     return response
 
 
+# A viewer gets an event at least so often.
 BEAT_S = 5.0
 RETRY_AFTER = {"Retry-After": "5"}
 # A client that receives nothing for this long is disconnected.
@@ -142,6 +148,8 @@ CHANGES_BYTES = 256 << 10
 COMPRESS_FROM = 1_024
 ENTRIES_MAX = 10_000
 EPOCHS_MAX = 1_000
+TOP_MAX = 2**31
+# Integers that a browser reads exactly.
 INT_MAX = 2**53 - 1
 FILE_TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 # Bytes of a file that are read and sent at once.
@@ -199,7 +207,7 @@ def param(query: MultiMapping[str], name: str) -> str:
 
 
 def int_param(query: MultiMapping[str], name: str, least: int, most: int) -> int:
-    """Return a parameter that must be a whole number from `least` to `most`."""
+    """Return a parameter, given exactly once, that is a whole number from `least` to `most`."""
     text = param(query, name)
     # `isdigit` takes digits of other scripts too, and `int` refuses very many with another error.
     if not (
@@ -215,6 +223,7 @@ def int_param(query: MultiMapping[str], name: str, least: int, most: int) -> int
 def optional_int(
     query: MultiMapping[str], name: str, least: int, most: int
 ) -> int | None:
+    """Return a whole number like `int_param`, or None if it is not given."""
     return int_param(query, name, least, most) if name in query else None
 
 
@@ -234,6 +243,7 @@ def time_param(query: MultiMapping[str], name: str, most: int = INT_MAX) -> int 
         time_ms = (moment - EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
         time_ms = -1
+    # No time, or one before 1970.
     if time_ms < 0:
         raise BadQuery(
             f"{name}: a whole number of ms since 1970, or a time such as 2026-11-22T14:00:00Z"
@@ -247,7 +257,7 @@ def duration_param(query: MultiMapping[str], name: str) -> int:
     try:
         duration_ms = parse_duration(text if text[-1:].isalpha() else f"{text}ms")
     except ValueError:
-        duration_ms = 0
+        duration_ms = 0  # refused below
     if not 1 <= duration_ms <= INT_MAX:
         raise BadQuery(
             f"{name}: a whole number of ms from 1, or a duration such as 10s, 5m, 1h or 1d"
@@ -267,7 +277,7 @@ def _stream(histogram: str, key: str) -> Stream:
 
 
 def items_of(query: MultiMapping[str]) -> list[str]:
-    """Return the labels that a query asks for; none: all."""
+    """Return the labels that a query asks for; an empty list is for all."""
     named = query.getall("item", [])
     if len(named) > ITEMS_MAX:
         raise BadQuery(f"item: at most {ITEMS_MAX} of them")
@@ -314,9 +324,13 @@ def application(
 ) -> web.Application:
     """Return the web application of a dashboard that listens on `host`.
 
-    It answers from the hub and the store; who fills these is the caller's. Without `readers`,
-    everybody may read all. The fields `further` extend the answer of /api/histograms.
+    It answers from the hub and the store, which the caller fills. Without `readers`, everybody may
+    read all. The fields `further` extend the answer of /api/histograms.
     """
+    histograms = settings.histograms
+    names = [histogram.name for histogram in histograms]
+    ticks = Ticks(hub, store)
+    api = _Api(ticks, {histogram.name: histogram for histogram in histograms})
     app = web.Application(middlewares=[guard(host, readers)], client_max_size=1_024)
     app.on_response_prepare.append(headers_for(host, readers))
     schema = _static_file(orjson.dumps(snapshot_schema()), "application/schema+json")
@@ -332,6 +346,7 @@ def application(
         state = {**hub.state, "history": dict(store.state)}
         return json_of(state) if live else json_of(state, 503, RETRY_AFTER)
 
+    # Metrics of outages get a label with the worker's name, those of the process do not.
     registry = CollectorRegistry(auto_describe=False)
     outages = CollectorRegistry()
     register_outages(hub.outage, outages)
@@ -378,10 +393,6 @@ def application(
         error = f"{', '.join(unread)}: not read yet: {hub.why_unread(unread[0])}"
         return json_of({"error": error} | listing, 503, RETRY_AFTER)
 
-    histograms = settings.histograms
-    names = [histogram.name for histogram in histograms]
-    ticks = Ticks(hub, store)
-    api = _Api(ticks, {histogram.name: histogram for histogram in histograms})
     served = {
         "/api/histograms": list_histograms,
         "/api/snapshots": json_errors(api.snapshots),
@@ -449,10 +460,11 @@ def _serve(file: StaticFile) -> Handler:
 
 
 class _Beginning(NamedTuple):
-    """The beginning of a window over which the change of counts is asked for, in ms.
+    """Where a window begins over which the change of counts is asked for: at the time `ms`.
 
-    `older` is the tick that ends there, whose counts are subtracted; None if nothing was counted
-    before `ms`. `last` is the last tick of the epoch before, if the window begins in that one.
+    `older` is the tick that ends there, as parsed JSON, whose counts are subtracted; None if the
+    series begins there. `last` is the last tick of the epoch before, if the window begins in that
+    epoch: its counts are added.
     """
 
     older: dict[str, Any] | None
@@ -463,24 +475,25 @@ class _Beginning(NamedTuple):
 class _Api:
     """The handlers that answer queries about streams."""
 
-    def __init__(self, ticks: Ticks, known: Mapping[str, HistogramTopic]) -> None:
+    def __init__(self, ticks: Ticks, histograms: Mapping[str, HistogramTopic]) -> None:
+        """`histograms` are all that there are, by name."""
         self._ticks = ticks
         self._hub = ticks.hub
         self._store = ticks.store
-        self._known = known
-        # Answers with changes that are computed or kept, by the parameters of their query.
+        self._histograms = histograms
+        # Answers with changes, being computed or kept, by the parameters of their query.
         self._changes: dict[tuple[tuple[str, str], ...], asyncio.Task[bytes]] = {}
 
     def _seen_by(self, reader: Reader) -> set[str]:
-        """Return the series that a reader may see."""
+        """Return the names of the histograms that a reader may see."""
         return {
             name
-            for name, histogram in self._known.items()
+            for name, histogram in self._histograms.items()
             if reader.may_see(histogram.settings_name)
         }
 
     def _refuse_unknown(self, request: web.Request, histogram: str) -> None:
-        """Raise NotStored if there is no such histogram, or not for this reader."""
+        """Raise NotStored if there is no such histogram, or this reader may not see it."""
         seen = self._seen_by(reader_of(request))
         if histogram not in seen:
             listed = ", ".join(sorted(seen))
@@ -506,13 +519,15 @@ class _Api:
             return await _tick_answer(body, file_form)
         if file_form is not None:
             raise BadQuery("format: only with at, tick, window or since")
+        # The message about parameters of one tick says more than "unknown".
         refuse_unknown(query, NEWEST_PARAMS | TICK_PARAMS)
         if "epoch" in query or "id" in query:
             raise BadQuery("epoch and id: only with tick, or id with at")
         stream = stream_of(query)
         items = frozenset(items_of(query)) or None
+        # Any integer of 64 bits: one after all ticks is no error.
         after = time_param(query, "after", 2**63 - 1)
-        top = optional_int(query, "top", 1, 2**31)
+        top = optional_int(query, "top", 1, TOP_MAX)
         limit = optional_int(query, "limit", 1, SNAPSHOTS_MAX) or 100
         # Raises if the stream is unknown, or not read yet.
         await self._ticks.newest(stream)
@@ -539,7 +554,7 @@ class _Api:
         for histogram in histograms:
             self._refuse_unknown(request, histogram)
         reader = reader_of(request)
-        # None named: all that the reader may see.
+        # No histogram is named: all that the reader may see.
         if not histograms and reader.histograms is not None:
             histograms = sorted(self._seen_by(reader))
         selection = Filter(
@@ -553,7 +568,7 @@ class _Api:
         # A proxy such as nginx must not hold events back.
         headers = {hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
-        if request.method == hdrs.METH_HEAD:
+        if request.method == hdrs.METH_HEAD:  # no events are wanted
             await response.prepare(request)
             return response
         viewer = self._hub.join(selection, request.headers.get("Last-Event-ID"))
@@ -586,9 +601,10 @@ class _Api:
         query = request.query
         refuse_unknown(query, HISTORY_PARAMS | {"top"})
         limit = optional_int(query, "limit", 1, EPOCHS_MAX) or 100
-        top = optional_int(query, "top", 1, 2**31)
+        top = optional_int(query, "top", 1, TOP_MAX)
         span = _range(query)
         items = items_of(query)
+        # Items that are named are all listed.
         if top is None and not items:
             top = 100
         queries = [
@@ -614,10 +630,10 @@ class _Api:
         return streams
 
     async def _changes_json(self, query: MultiMapping[str]) -> bytes:
-        """Return the answer with `window` or `since`, computed once for all that ask alike.
+        """Return the answer with changes (`window` or `since`), computed once for equal queries.
 
-        All viewers of a stream do, since the page names the tick that it shows. So the running
-        computation is kept as a task, and its answer if it can no longer change.
+        Those of all viewers of a stream are equal, since the page names the tick that it shows. So
+        the running computation is kept as a task, and its answer if it can no longer change.
         """
         cache = self._changes
         parameters = tuple(query.items())
@@ -633,21 +649,22 @@ class _Api:
             final = "at" in query and self._store.reading is None
             keep = final and len(body) <= CHANGES_BYTES
         finally:
+            # Also after an error. Another task may have taken its place.
             if not keep and cache.get(parameters) is task:
                 del cache[parameters]
         return body
 
     async def _changed(self, query: MultiMapping[str]) -> bytes:
-        """Return a tick as JSON, with the changes of its counts over a window in their place."""
+        """Return a tick as JSON, with changes over a window in place of its counts."""
         refuse_unknown(query, TICK_PARAMS, " with window or since")
         if ("window" in query) == ("since" in query):
             raise BadQuery("window or since: one of the two")
         stream = stream_of(query)
         self._refuse_changes_of_a_window(stream.histogram)
         items = frozenset(items_of(query)) or None
-        top = optional_int(query, "top", 1, 2**31)
+        top = optional_int(query, "top", 1, TOP_MAX)
+        # A tick with all its items: the largest changes need not be of the largest counts.
         if "at" in query or "tick" in query:
-            # With all its items: the largest changes need not be of the largest counts.
             whole_tick = replace(_tick_query(query), items=(), top=None)
             line = await self._ticks.find(whole_tick)
         else:
@@ -657,12 +674,12 @@ class _Api:
             raise BadQuery(f"the counts of {newer['mechanism']} cannot be subtracted")
         since = time_param(query, "since")
         if since is None:
-            window = duration_param(query, "window")
+            window_ms = duration_param(query, "window")
         else:
-            window = newer["end"] - since
-            if window <= 0:
+            window_ms = newer["end"] - since
+            if window_ms <= 0:
                 raise BadQuery("since: before the end of the tick")
-        begin = await self._beginning(stream, newer, window)
+        begin = await self._beginning(stream, newer, window_ms)
         # Parsing, subtracting and writing take time: in another thread, others are answered.
         snapshot = await asyncio.to_thread(
             changes,
@@ -679,14 +696,17 @@ class _Api:
         return await asyncio.to_thread(orjson.dumps, changed)
 
     def _refuse_changes_of_a_window(self, histogram: str) -> None:
-        """Refuse to subtract counts of windows: they overlap, or have events between them."""
-        settings_name = self._known[histogram].window_of
+        """Raise BadQuery for changes of a histogram that counts a window already.
+
+        Two windows overlap, or have events between them: their difference is no count.
+        """
+        settings_name = self._histograms[histogram].window_of
         if settings_name is None:
             return
         windows = [
-            known.name
-            for known in self._known.values()
-            if known.window_of == settings_name
+            other.name
+            for other in self._histograms.values()
+            if other.window_of == settings_name
         ]
         raise BadQuery(
             f"{histogram} counts a window already, and windows cannot be subtracted: without window "
@@ -700,41 +720,44 @@ class _Api:
 
         That is in its epoch, in the one before, or, if that is not known, where its epoch began.
         """
-        # The tick at whose end the window begins; at most 0: before the epoch's first tick.
-        first_tick = newer["tick"] - ticks_of(newer, window_ms)
-        if first_tick > 0:
-            return await self._beginning_in(stream, newer, first_tick, None)
+        # The tick at whose end the window begins, by its number, from 1, in the epoch of `newer`.
+        # 0 is the beginning of the epoch, below 0 the epoch before.
+        older_tick = newer["tick"] - ticks_of(newer, window_ms)
+        if older_tick > 0:
+            return await self._beginning_in(stream, newer, older_tick, None)
         start_ms = newer["end"] - newer["tick"] * (newer["end"] - newer["start"])
         at_start = _Beginning(None, start_ms)
         previous_id = newer.get("previous_id")
-        if first_tick == 0 or not isinstance(previous_id, str):
+        if older_tick == 0 or not isinstance(previous_id, str):
             return at_start
+        # The last tick of the epoch before ends where this epoch began.
         query = TickQuery(stream=stream, at=start_ms, id=previous_id)
         try:
             last = orjson.loads(await self._ticks.find(query))
         except NoTick:
             # What was counted before the epoch began is not known.
             return at_start
-        return await self._beginning_in(stream, last, last["tick"] + first_tick, last)
+        return await self._beginning_in(stream, last, last["tick"] + older_tick, last)
 
     async def _beginning_in(
         self,
         stream: Stream,
         snapshot: Mapping[str, Any],
-        first_tick: int,
+        older_tick: int,
         last: dict[str, Any] | None,
     ) -> _Beginning:
-        """Return the beginning of a window at the end of a tick of the epoch of `snapshot`.
+        """Return the beginning of a window at the end of a tick in the epoch of `snapshot`.
 
-        At most 0 is where the epoch began. The tick may have been thinned out of the history: then
-        the window begins at the last kept tick before it, or where the series began.
+        `older_tick` is its number there; 0 or less: where the epoch began. It may have been thinned
+        out of the history: then the window begins at the last stored tick before it, or where the
+        series began. `last` is for the result.
         """
-        if first_tick <= 0:
+        if older_tick <= 0:
             tick_ms = snapshot["end"] - snapshot["start"]
             start_ms = snapshot["end"] - snapshot["tick"] * tick_ms
             return _Beginning(None, start_ms, last)
         query = TickQuery(
-            stream=stream, epoch=snapshot["epoch"], tick=first_tick, id=snapshot["id"]
+            stream=stream, epoch=snapshot["epoch"], tick=older_tick, id=snapshot["id"]
         )
         try:
             line = await self._ticks.find(query)
@@ -747,7 +770,7 @@ class _Api:
                     return _Beginning(None, begun, last)
                 error = "no tick at the beginning of this window is stored"
                 raise NoTick(error, nearest) from None
-            # What is kept before it begins a longer window.
+            # The window becomes longer.
             line = await self._ticks.find(replace(query, tick=before["tick"]))
         older = await asyncio.to_thread(orjson.loads, line)
         return _Beginning(older, older["end"], last)
@@ -774,8 +797,8 @@ class _Api:
                 raise BadQuery("key: only one, but in a file")
             return answer(await self._ticks.ask(stream, as_json))
         # Refuses an unknown stream before the answer begins.
-        for one in queries:
-            await self._ticks.ask(one.stream, partial(locate, stream=one.stream))
+        for other in queries:
+            await self._ticks.ask(other.stream, partial(locate, stream=other.stream))
         async with store.sending() as directory:
             file = HistoryFile(queries, file_form.table, file_form.format, directory)
             try:
@@ -825,10 +848,11 @@ async def _send(
 ) -> None:
     """Send events until the viewer leaves; choose each only after the previous one is sent.
 
-    So a slow viewer misses ticks, rather than getting old ones.
+    So a slow viewer misses ticks, rather than getting old ones. An event "beat" with the server's
+    time shows, every `BEAT_S`, that the connection lives.
     """
     transport = request.transport
-    await response.write(b"retry: 1000\n\n")
+    await response.write(b"retry: 1000\n\n")  # ms after which to connect again
     beat_at = time.monotonic() + BEAT_S
     while transport is not None and not transport.is_closing():
         line = await viewer.take(max(0.0, beat_at - time.monotonic()))
@@ -839,6 +863,7 @@ async def _send(
             beat_at = time.monotonic() + BEAT_S
         async with asyncio.timeout(STALLED_S):
             await response.write(line)
+            # Until all is handed to the kernel: `write` returns earlier.
             while transport.get_write_buffer_size():
                 await asyncio.sleep(DRAIN_S)
 
@@ -855,12 +880,12 @@ def _tick_query(query: MultiMapping[str]) -> TickQuery:
         tick=None if by_time else int_param(query, "tick", 1, INT_MAX),
         id=param(query, "id") if "id" in query else None,
         items=items_of(query),
-        top=optional_int(query, "top", 1, 2**31),
+        top=optional_int(query, "top", 1, TOP_MAX),
     )
 
 
 def json_errors(handler: Handler) -> Handler:
-    """Return a handler that answers errors of queries as JSON."""
+    """Return a handler that does the same, and answers errors of queries as JSON."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
@@ -883,19 +908,22 @@ def json_errors(handler: Handler) -> Handler:
 
 
 class _File(NamedTuple):
-    """What a query wants instead of JSON."""
+    """The file that a query wants instead of JSON: a table of items or of ticks, and its format."""
 
     table: Table
     format: Format
 
     def name(self, *parts: str) -> str:
-        """Return a name that says what is in it, of characters that any system takes."""
-        which = () if self.table == "items" else (self.table,)
-        short = [
+        """Return a name for the file, of parts that say what is in it.
+
+        It has only characters that any system takes; times are without ms if these are 0.
+        """
+        table = () if self.table == "items" else (self.table,)
+        safe = [
             re.sub(r"[^A-Za-z0-9._-]", "", part.replace(".000Z", "Z"))[:80]
-            for part in (*parts, *which)
+            for part in (*parts, *table)
         ]
-        return f"{'_'.join(short)}.{self.format}"
+        return f"{'_'.join(safe)}.{self.format}"
 
 
 def _file_of(query: MultiMapping[str]) -> _File | None:
@@ -918,31 +946,34 @@ def _file_of(query: MultiMapping[str]) -> _File | None:
 def _history_name(
     queries: Sequence[HistoryQuery | EpochsQuery], wanted: _File, complete: bool
 ) -> str:
+    """Return a file's name, such as products_s1_begin_now.csv, for queries of one histogram."""
     query = queries[0]
     since, until = query.range
     begin = "begin" if since is None else iso(since)
     end = "now" if until is None else iso(until)
-    keys = [query.stream.key] if len(queries) == 1 else [f"{len(queries)}-keys"]
-    which = ["epochs"] if isinstance(query, EpochsQuery) else []
-    last = [] if complete else ["incomplete"]
-    return wanted.name(query.stream.histogram, *keys, *which, begin, end, *last)
+    keys = query.stream.key if len(queries) == 1 else f"{len(queries)}-keys"
+    epochs = ["epochs"] if isinstance(query, EpochsQuery) else []
+    incomplete = [] if complete else ["incomplete"]
+    return wanted.name(query.stream.histogram, keys, *epochs, begin, end, *incomplete)
 
 
 async def _tick_answer(body: bytes, file_form: _File | None) -> web.Response:
-    """Answer /api/snapshots with one tick, in JSON or as a file."""
+    """Answer /api/snapshots with one tick, as JSON or, made of this JSON, as a file."""
     if file_form is None:
         return answer(body)
 
-    def made() -> tuple[str, bytes]:
+    def make_file() -> tuple[str, bytes]:
         [fields] = orjson.loads(body)["snapshots"]
         parts = [fields["histogram"], fields["key"]]
         if "change" in fields:
             parts.append(iso(fields["change"]["from"]))
         name = file_form.name(*parts, iso(fields["end"]))
         with TemporaryDirectory(prefix="quietcount-file-") as directory:
-            return name, tick_file(fields, *file_form, Path(directory))
+            path = Path(directory)
+            content = tick_file(fields, file_form.table, file_form.format, path)
+            return name, content
 
-    name, content = await asyncio.to_thread(made)
+    name, content = await asyncio.to_thread(make_file)
     response = web.Response(body=content, content_type=FILE_TYPES[file_form.format])
     response.headers[hdrs.CONTENT_DISPOSITION] = f'attachment; filename="{name}"'
     if file_form.format == "csv":
@@ -951,7 +982,7 @@ async def _tick_answer(body: bytes, file_form: _File | None) -> web.Response:
 
 
 def _range(query: MultiMapping[str]) -> Range:
-    """Return the time range that a query names with `from` and `to`."""
+    """Return the time range that a query names with `from` and `to`, which may be left out."""
     since = time_param(query, "from")
     until = time_param(query, "to")
     if since is not None and until is not None and since >= until:

@@ -1,6 +1,7 @@
 """Reads the histogram topics: the last ticks of each partition, then new committed records.
 
-Viewers get them at once; the history takes them from the backlog, in its own time.
+Viewers get them at once, from the hub; the history on disk takes them from the backlog, in its own
+time. A record is a page of a snapshot; `Pages` joins them.
 
 Beside them it reads what the worker says of its budget, if there is such a topic.
 
@@ -54,7 +55,9 @@ TAIL_RECORDS = 100
 BUDGET_RECORDS = 10
 # So many offsets of a partition are read at most before its new records.
 HISTORY_RECORDS = 100_000
+# How often new topics and partitions are looked for.
 TOPICS_S = 10.0
+# Time limit of a broker's answer.
 ANSWER_S = 4.0
 # Timeout for the tails of all partitions; without its tail, a partition is read from the start.
 TAIL_S = 15.0
@@ -67,7 +70,7 @@ T = TypeVar("T")
 
 def _refuses(error: KafkaError) -> bool:
     """Return whether the brokers answer, but refuse this reader."""
-    # A failed TLS handshake need not be theirs: another server may answer there, or the network.
+    # A failed TLS handshake need not be theirs: another server may be there, or the network cut it.
     if error.code() == KafkaError._SSL:
         return False
     return verdict_of_code(error.code()) in (Verdict.FORBIDDEN, Verdict.SETTING)
@@ -97,13 +100,14 @@ class Feed:
         self._backlog = backlog
         self._pages = Pages()
         self._assigned: set[Partition] = set()
-        # Partitions of which not all has been read that was there at first.
+        # Partitions whose end has not been reached yet.
         self._unread: set[Partition] = set()
         # Errors that only librdkafka's callback gets: why this reader is refused or TLS fails, and
         # why no broker answers.
-        self._cause: KafkaError | None = None
+        self._refusal: KafkaError | None = None
         self._silence: KafkaError | None = None
-        self._invalid = 0
+        self._invalid = 0  # records so far
+        # Ends a search for tails that runs in the thread when the feed is cancelled.
         self._halted = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
         hub.unread = frozenset(self._topics.values())
@@ -127,7 +131,10 @@ class Feed:
             self._thread.shutdown(wait=False)
 
     async def _consumer(self, options: Mapping[str, Any]) -> Consumer:
-        """Create the consumer; with OAUTHBEARER that waits for a token."""
+        """Create the consumer, again and again until it succeeds.
+
+        With OAUTHBEARER it fails while no token comes.
+        """
         while True:
             try:
                 return await self._call(lambda: self._connection.consumer(**options))
@@ -143,6 +150,7 @@ class Feed:
 
     async def _follow(self, consumer: Consumer) -> None:
         """Read for ever; look for new topics and partitions, and retry after errors."""
+        # When to look for topics, and when to probe a broker that may be silent or away.
         topics_at = check_at = 0.0
         missing: list[str] = []
         while True:
@@ -167,8 +175,8 @@ class Feed:
                     raise KafkaException(error)
                 self._report_reading(missing)
             except KafkaException as failed:
+                # Lets librdkafka call `_record_error`. It returns no record: nothing is assigned.
                 if not self._assigned:
-                    # Calls only `_record_error`: nothing is assigned.
                     await self._call(lambda: consumer.poll(0))
                 self._report_error(failed.args[0])
                 # Look at the topics first: they may have changed meanwhile.
@@ -233,6 +241,7 @@ class Feed:
                 if snapshot is not None:
                     snapshots.append(snapshot)
             elif error.code() == KafkaError._PARTITION_EOF:
+                # The history's position moves to the end too, behind transaction markers.
                 self._backlog.put(message)
                 self._unread.discard(place_of(message))
             else:
@@ -240,6 +249,7 @@ class Feed:
         return snapshots, failed
 
     def _take_budget(self, message: Message) -> None:
+        """Keep what a record says of the budget; skip one that this version cannot read."""
         try:
             self._budget = decode_budget(message.value() or b"")
         except UnreadableBudget as error:
@@ -260,7 +270,10 @@ class Feed:
             return None
 
     def _start_offsets(self, partitions: list[Partition]) -> dict[Partition, int]:
-        """Return the offset at which the last ticks of each partition begin."""
+        """Return the offset at which the last ticks of each partition begin.
+
+        A consumer of its own searches for it: that of the feed reads on.
+        """
         options = {"enable.partition.eof": True, "error_cb": self._record_error}
         with closing(self._connection.consumer(**options)) as consumer:
             bounds = {
@@ -282,6 +295,7 @@ class Feed:
         """Return the time in ms at which the last `TICKS` ticks of each partition begin.
 
         It is estimated from the last records; partitions in which none is found are left out.
+        `bounds` has the first offset and the end of each.
         """
         since: dict[Partition, int] = {}
         tails = {
@@ -292,6 +306,7 @@ class Feed:
         deadline = time.monotonic() + TAIL_S
 
         def give_up() -> None:
+            # `read_spans` ends when there are no spans any more.
             if time.monotonic() > deadline or self._halted:
                 tails.clear()
 
@@ -308,7 +323,10 @@ class Feed:
         return since
 
     def _report_reading(self, missing: list[str]) -> None:
-        """Note that Kafka answers; tell viewers which topics are missing or not read yet."""
+        """Note that Kafka answers; tell viewers which topics are missing or not read yet.
+
+        `missing` are topics that do not exist, or that this reader may not see.
+        """
         self._hub.outage.end()
         self._backlog.away = False
         self._silence = None
@@ -337,8 +355,8 @@ class Feed:
         librdkafka's message names brokers, topics and reasons, but no record.
         """
         # What the callback got says more than the timeout of a call.
-        cause = self._cause or error
-        self._cause = None
+        cause = self._refusal or error
+        self._refusal = None
         self._backlog.away = True
         if _refuses(cause):
             self._set_state({"kafka": "refused"})
@@ -350,8 +368,11 @@ class Feed:
             self._set_state({"kafka": "away"})
 
     def _record_error(self, error: KafkaError) -> None:
-        """Record an error from librdkafka's callback, which runs within our calls in the thread."""
+        """Keep an error that librdkafka's callback gets; `_report_error` uses it.
+
+        It is called within our calls of the consumer, in the feed's thread.
+        """
         if _refuses(error) or error.code() == KafkaError._SSL:
-            self._cause = error
+            self._refusal = error
         elif error.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE):
             self._silence = error

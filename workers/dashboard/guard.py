@@ -1,4 +1,9 @@
-"""Request checks and response headers of the dashboard."""
+"""Request checks and response headers of the dashboard.
+
+Only reading is allowed, under /api/ and /demo/ only to readers with a token or a login, if there
+are readers at all. A dashboard without them that listens on this machine alone is local-only.
+`/?embed` is the page for a frame in another page.
+"""
 
 import logging
 import time
@@ -51,6 +56,7 @@ def is_loopback(host: str) -> bool:
 
 
 def refusal(status: int, message: str, **headers: str) -> web.Response:
+    """Return a refusal as JSON."""
     return web.json_response({"error": message}, status=status, headers=headers)
 
 
@@ -86,7 +92,10 @@ def log_access(
 
 
 def guard(host: str, readers: Readers | None) -> Middleware:
-    """Return the middleware that allows only reading, and only to `readers` if there are any."""
+    """Return the middleware that allows only reading, and only to `readers` if there are any.
+
+    `host` is the address that the dashboard listens on.
+    """
     # Without a token, a foreign page on a name that resolves to 127.0.0.1 could read a local-only
     # dashboard (DNS rebinding).
     local_only = readers is None and is_loopback(host)
@@ -105,6 +114,7 @@ def guard(host: str, readers: Readers | None) -> Middleware:
             return refusal(405, "read-only: GET", Allow=ALLOWED)
         names = (*LOCAL_NAMES, _name(host))
         if local_only and _name(request.headers.get(hdrs.HOST, "")) not in names:
+            # The host that the request is for, not the one that it comes from.
             why = "without a token this dashboard answers to localhost only (the Host header names another)"
             return refusal(403, why)
         if readers is not None and request.path.startswith(PROTECTED):
@@ -117,7 +127,7 @@ def guard(host: str, readers: Readers | None) -> Middleware:
             return await handler(request)
         # aiohttp's own answers, such as 404, would be text that quotes the request.
         except web.HTTPException as error:
-            if error.status < 400:
+            if error.status < 400:  # no error, such as 304
                 raise
             if error.status == 404:
                 return refusal(
@@ -142,19 +152,24 @@ def headers_for(
 
     Only `/?embed` may be shown in a frame of other sites.
     """
-    by = framed_by(host, readers)
+    frame_sites = framed_by(host, readers)
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         set_headers(response)
         if request.path == "/" and "embed" in request.query:
-            response.headers["Content-Security-Policy"] = POLICY + by
+            response.headers["Content-Security-Policy"] = POLICY + frame_sites
+            # It cannot name sites, and would forbid all.
             response.headers.pop("X-Frame-Options", None)
 
     return add_headers
 
 
 def framed_by(host: str, readers: Readers | None) -> str:
-    """Return the sites that may frame `?embed`; they cannot read it, and it changes nothing."""
+    """Return the sites that may show `/?embed` in a frame, as in a Content-Security-Policy.
+
+    They cannot read what is in the frame, and the page changes nothing. One that is local-only is
+    for pages of this machine.
+    """
     return THIS_MACHINE if readers is None and is_loopback(host) else ANYBODY
 
 
@@ -165,8 +180,8 @@ def set_headers(response: web.StreamResponse) -> None:
 
 
 def _name(host: str) -> str:
-    """Return the host of "host:port", in the form of LOCAL_NAMES."""
-    if host.startswith("["):
+    """Return the host of "host:port" or "host", in the form of LOCAL_NAMES."""
+    if host.startswith("["):  # an IPv6 address, as in a Host header
         return host.partition("]")[0] + "]"
     if host.count(":") > 1:  # an IPv6 address, as in --host
         return f"[{host}]"

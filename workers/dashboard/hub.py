@@ -1,8 +1,12 @@
-"""Delivers new snapshots to all viewers, and keeps the last ticks of every stream.
+"""Delivers new snapshots to all viewers, and keeps the last ticks of every stream in memory.
 
 At most one event per stream, the newest, waits for a slow viewer. Viewers share events, each
-encoded once. The history is bounded in ticks and bytes. A stream is a histogram's snapshots for one
-stream key; an event is a message of the server-sent event stream, not of Kafka.
+encoded once. A stream is a histogram's snapshots for one stream key; an event is a message of the
+server-sent event stream, not of Kafka. `History` is the one in memory, bounded in ticks and bytes;
+that on disk is the store's.
+
+What one topic has is called a histogram here: a window is one of its own, and `settings_name` is
+what the settings call the histogram that it belongs to.
 """
 
 import asyncio
@@ -12,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 import orjson
@@ -35,8 +40,8 @@ class History:
     def __init__(self, ticks: int = TICKS, max_bytes: int = MAX_BYTES) -> None:
         self.ticks = ticks
         self._max_bytes = max_bytes
-        # By stream, newest last.
-        self._kept: dict[Stream, deque[SeenSnapshot]] = {}
+        # Newest last.
+        self._recent: dict[Stream, deque[SeenSnapshot]] = {}
         self._bytes: Counter[Stream] = Counter()
         self.bytes = 0
         # Of the snapshot that was added last: they are numbered in order of arrival.
@@ -45,64 +50,68 @@ class History:
     def add(self, snapshot: SeenSnapshot) -> bool:
         """Store a snapshot unless it is known, evicting old ones; return whether it was new."""
         stream = snapshot.stream
-        snapshots = self._kept.setdefault(stream, deque())
-        if snapshots and snapshot.end <= snapshots[-1].end:
-            if snapshot.id == snapshots[-1].id:
+        recent = self._recent.setdefault(stream, deque())
+        if recent and snapshot.end <= recent[-1].end:
+            # Read again, as after an error.
+            if snapshot.id == recent[-1].id:
                 return False
             # Another series that goes back in time: the topic was restarted.
-            while snapshots and snapshots[-1].end >= snapshot.end:
-                self._forget(stream, snapshots.pop())
+            while recent and recent[-1].end >= snapshot.end:
+                self._subtract(stream, recent.pop())
         self.number += 1
-        snapshots.append(msgspec.structs.replace(snapshot, number=self.number))
+        recent.append(msgspec.structs.replace(snapshot, number=self.number))
         self._bytes[stream] += len(snapshot.json)
         self.bytes += len(snapshot.json)
-        if len(snapshots) > self.ticks:
-            self._forget(stream, snapshots.popleft())
+        if len(recent) > self.ticks:
+            self._subtract(stream, recent.popleft())
         if self.bytes > self._max_bytes:
             self._shrink()
         return True
 
     def streams(self) -> list[Stream]:
-        return [stream for stream, kept in self._kept.items() if kept]
+        return [stream for stream, recent in self._recent.items() if recent]
 
     def newest(self, stream: Stream) -> SeenSnapshot | None:
-        kept = self._kept.get(stream)
-        return kept[-1] if kept else None
+        recent = self._recent.get(stream)
+        return recent[-1] if recent else None
 
     def all_newest(self, after: int = 0) -> list[SeenSnapshot]:
         """Return each stream's newest snapshot numbered above `after`, in order of arrival."""
-        newest = (kept[-1] for kept in self._kept.values() if kept)
+        newest = (recent[-1] for recent in self._recent.values() if recent)
         later = [snapshot for snapshot in newest if snapshot.number > after]
         return sorted(later, key=lambda snapshot: snapshot.number)
 
     def newest_of_histograms(self) -> dict[str, SeenSnapshot]:
         """Return the newest snapshot of each histogram, whatever its stream key."""
+        # In order of arrival: the last one of a histogram stays.
         return {snapshot.histogram: snapshot for snapshot in self.all_newest()}
 
     def page(
         self, stream: Stream, after: int | None, limit: int
     ) -> tuple[list[SeenSnapshot], bool]:
-        """Return a stream's first `limit` snapshots that end after `after`, and if more do.
+        """Return a stream's first `limit` snapshots that end after `after`, and whether more do.
 
         `after` is in ms; None: the newest `limit`.
         """
-        kept = list(self._kept.get(stream, ()))
+        recent = list(self._recent.get(stream, ()))
         if after is None:
-            return kept[-limit:], False
-        later = [snapshot for snapshot in kept if snapshot.end > after]
+            return recent[-limit:], False
+        later = [snapshot for snapshot in recent if snapshot.end > after]
         return later[:limit], len(later) > limit
 
     def _shrink(self) -> None:
         """Evict from the largest streams, but keep the newest snapshot of every stream."""
         while self.bytes > self._max_bytes * EVICT_TO:
-            longer = (stream for stream, kept in self._kept.items() if len(kept) > 1)
-            stream = max(longer, key=self._bytes.__getitem__, default=None)
+            several = (
+                stream for stream, recent in self._recent.items() if len(recent) > 1
+            )
+            stream = max(several, key=self._bytes.__getitem__, default=None)
             if stream is None:
                 return
-            self._forget(stream, self._kept[stream].popleft())
+            self._subtract(stream, self._recent[stream].popleft())
 
-    def _forget(self, stream: Stream, snapshot: SeenSnapshot) -> None:
-        """Take a removed snapshot off the sizes."""
+    def _subtract(self, stream: Stream, snapshot: SeenSnapshot) -> None:
+        """Take the bytes of a snapshot that was removed off the sums."""
         self._bytes[stream] -= len(snapshot.json)
         self.bytes -= len(snapshot.json)
 
@@ -135,7 +144,7 @@ class Filter:
 
 
 class Viewer:
-    """Events waiting for one viewer, at most one per stream, oldest first."""
+    """Events waiting for one viewer, oldest first: at most one per stream or other `place`."""
 
     def __init__(self, wanted: Filter) -> None:
         self.wanted = wanted
@@ -147,7 +156,7 @@ class Viewer:
         return len(self._waiting)
 
     def put(self, place: object, event: bytes) -> None:
-        """Queue an event, replacing an older one in the same `place` (a stream or a kind)."""
+        """Queue an event, replacing one in the same `place`: a stream, or a kind of event."""
         self._waiting[place] = event
         self._wake.set()
 
@@ -175,6 +184,7 @@ class Hub:
 
     def __init__(self, history: History | None = None) -> None:
         self.history = history or History()
+        # Begins the ids of events, so that those of another run of the server are recognized.
         self.run = secrets.token_hex(4)
         self.state: Mapping[str, object] = {"kafka": "connecting"}
         # Histograms whose newest snapshots are not all in memory, and those without a topic.
@@ -188,13 +198,14 @@ class Hub:
         # The encoded event of each stream's newest snapshot, by the `top` of viewers.
         self._events: dict[Stream, dict[int | None, bytes]] = {}
         # How many streams viewers were told of.
-        self._streams = 0
+        self._stream_count = 0
 
     def __len__(self) -> int:
         return len(self._viewers)
 
     def publish(self, snapshots: Iterable[SeenSnapshot]) -> None:
         """Keep new snapshots, and queue the newest of each stream for the viewers that want it."""
+        # The keys are a set, but in the order of arrival.
         changed = {
             snapshot.stream: None
             for snapshot in snapshots
@@ -205,8 +216,8 @@ class Hub:
             for viewer in self._viewers:
                 if viewer.wanted.holds(stream):
                     viewer.put(stream, self._event(stream, viewer.wanted.top))
-        if changed and (streams := len(self.history.streams())) != self._streams:
-            self._streams = streams
+        if changed and (streams := len(self.history.streams())) != self._stream_count:
+            self._stream_count = streams
             self._broadcast("streams", {"streams": streams})
 
     def set_state(self, state: Mapping[str, object]) -> bool:
@@ -226,10 +237,10 @@ class Hub:
         return UNREAD.get(str(self.state["kafka"]), READING)
 
     def waits_for_kafka(self, histograms: Iterable[str]) -> bool:
-        """Return whether any of the histograms is about to be read."""
+        """Return whether any of the histograms is about to be read, so that waiting helps."""
         soon = self.state["kafka"] in ("connecting", "missing", "reading")
         return soon and any(
-            one in self.unread and one not in self.missing for one in histograms
+            name in self.unread and name not in self.missing for name in histograms
         )
 
     def set_history_state(self, state: Mapping[str, object]) -> None:
@@ -246,7 +257,7 @@ class Hub:
             viewer.put(
                 "history", event("history", {**self.history_state, "now": now_ms()})
             )
-        for snapshot in self.history.all_newest(self._number(last_event)):
+        for snapshot in self.history.all_newest(self._number_of(last_event)):
             if selection.holds(snapshot.stream):
                 viewer.put(snapshot.stream, self._event(snapshot.stream, selection.top))
         self._viewers.add(viewer)
@@ -260,7 +271,7 @@ class Hub:
             viewer.close()
 
     def _broadcast(self, name: str, data: Mapping[str, object]) -> None:
-        """Queue an event for all viewers."""
+        """Queue an event for all viewers, with the server's time."""
         line = event(name, {**data, "now": now_ms()})
         for viewer in self._viewers:
             viewer.put(name, line)
@@ -277,12 +288,14 @@ class Hub:
             by_top[top] = b"id: %s\nevent: snapshot\ndata: %s\n\n" % (event_id, line)
         return by_top[top]
 
-    def _number(self, last_event: str | None) -> int:
-        """Return the number in the id of a viewer's last event, after which it reconnects.
+    def _number_of(self, last_event: str | None) -> int:
+        """Return the number of the snapshot that a viewer got last, before it connects again.
 
-        0 if this run of the server did not send it.
+        `last_event` is the id of that event, "run-number", as the viewer sends it; 0 if this run of
+        the server did not send it.
         """
         run, _, number = (last_event or "").partition("-")
+        # Anyone may send anything here, also more digits than `int` takes.
         ours = (
             run == self.run
             and number.isascii()
@@ -302,9 +315,8 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-# What the settings say of a histogram.
+# Fields of a histogram's entry in `catalog`: from its settings, and from its newest snapshot.
 SETTINGS = ("horizon", "label", "unit", "sum_field", "key_field", "counts")
-# What its newest snapshot says.
 OF_NEWEST = ("mechanism", "id", "epoch", "tick", "end")
 
 
@@ -313,13 +325,12 @@ def catalog(
     histograms: Collection[HistogramTopic],
     missing: Collection[str] = (),
 ) -> list[dict[str, object]]:
-    """Return every series with its stream keys and the metadata of its newest snapshot.
+    """Return every histogram with its stream keys and the metadata of its newest snapshot.
 
-    A series is what one topic has: a window of a histogram, or its counts since an epoch began. In
-    the result, `histogram` is the name of the series, `name` that of its histogram in the settings.
-    A series in `missing` has no topic: its keys are None.
+    In an entry, `histogram` is its name as that of a topic, `name` that in the settings. One in
+    `missing` has no topic: its keys are None.
     """
-    keys: dict[str, list[str]] = {one.name: [] for one in histograms}
+    keys: dict[str, list[str]] = {histogram.name: [] for histogram in histograms}
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
     newest = history.newest_of_histograms()
@@ -330,7 +341,7 @@ def catalog(
         guarantee = None
         if snapshot is not None:
             guarantee = msgspec.to_builtins(snapshot.guarantee)
-        series: dict[str, object] = {
+        entry: dict[str, object] = {
             "histogram": name,
             "keys": None if name in missing else sorted(keys[name]),
             "name": histogram.settings_name,
@@ -340,18 +351,22 @@ def catalog(
             **{field: getattr(snapshot, field, None) for field in OF_NEWEST},
             "guarantee": guarantee,
         }
-        listing.append(series)
+        listing.append(entry)
     return listing
 
 
 def _also_in(
     histogram: HistogramTopic, histograms: Collection[HistogramTopic]
 ) -> list[str]:
-    """Return the other histograms that count the same items of the same events."""
+    """Return the names of others that count the same items of the same events.
+
+    Other windows of the same histogram in the settings are not among them.
+    """
     return [
         other.name
         for other in histograms
-        if other.counted == histogram.counted is not None
+        if histogram.selection is not None
+        and other.selection == histogram.selection
         and other.settings_name != histogram.settings_name
     ]
 
@@ -359,31 +374,53 @@ def _also_in(
 def budget_for(
     hub: Hub, histograms: Collection[HistogramTopic]
 ) -> dict[str, object] | None:
-    """Return docs/api.md's `budget`, of the given histograms; None before a worker has said it."""
+    """Return what the worker last said of its budget, as JSON (docs/api.md, `budget`).
+
+    Only of the given histograms; None before a worker has said anything.
+    """
     budget = hub.budget
     if budget is None:
         return None
     newest = hub.history.newest_of_histograms().values()
-    ends = [one.end for one in newest]
-    seen = {one.settings_name for one in histograms}
-    stated: dict[str, object] = msgspec.to_builtins(budget)
-    stated["sentence"] = budget.sentence(max(ends, default=None))
-    stated["histograms"] = [
-        msgspec.to_builtins(one) for one in budget.histograms if one.histogram in seen
+    ends = [snapshot.end for snapshot in newest]
+    names = {histogram.settings_name for histogram in histograms}
+    answer: dict[str, object] = msgspec.to_builtins(budget)
+    # It speaks of the time of the newest tick, not of the clock.
+    answer["sentence"] = budget.sentence(max(ends, default=None))
+    answer["histograms"] = [
+        msgspec.to_builtins(spent)
+        for spent in budget.histograms
+        if spent.histogram in names
     ]
-    return stated
+    return answer
 
 
+# A larger stated rho or epsilon is of a foreign producer.
 LARGEST = 1e9
+
+
+class _Published(NamedTuple):
+    """What a histogram costs: as its newest snapshot states it, and from the settings.
+
+    `epoch_ms` is how long one charge is for; None: not known, or without epochs, where the charge
+    is once for all time. `bounds_rho` is what choosing bounds from a sample cost.
+    """
+
+    mechanism: str
+    guarantee: Guarantee
+    epoch_ms: int | None
+    without_epochs: bool
+    bounds_rho: float
 
 
 def joint_guarantee(
     history: History, histograms: Collection[HistogramTopic]
 ) -> dict[str, object] | None:
-    """Return docs/api.md's total and loss table; None before anything was published.
+    """Return what all histograms together promise, as JSON (docs/api.md, `together`).
 
-    They cover an event or user that counts in all histograms, and use each snapshot's epoch cost.
-    The windows of a histogram share one charge, which the newest of their snapshots states.
+    That is for an event or user that counts in all of them, by the cost of an epoch that each
+    newest snapshot states. The windows of a histogram share one charge, which the newest of their
+    snapshots states. None before anything was published, or if what is stated cannot be added up.
     """
     newest = history.newest_of_histograms()
     charged: dict[str, tuple[SeenSnapshot, HistogramTopic]] = {}
@@ -394,27 +431,32 @@ def joint_guarantee(
         name = histogram.settings_name
         if name not in charged or charged[name][0].number < snapshot.number:
             charged[name] = snapshot, histogram
-    seen = list(charged.values())
-    units = {snapshot.guarantee.unit for snapshot, _ in seen}
-    promises = [snapshot.guarantee for snapshot, _ in seen]
+    units = {snapshot.guarantee.unit for snapshot, _ in charged.values()}
+    promises = [snapshot.guarantee for snapshot, _ in charged.values()]
     # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
     if len(units) != 1 or any(
         max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in promises
     ):
         return None
     published = []
-    for snapshot, histogram in seen:
-        width = snapshot.end - snapshot.start
+    for snapshot, histogram in charged.values():
+        tick_ms = snapshot.end - snapshot.start
         horizon = histogram.horizon
-        epoch_ms = horizon * width if horizon is not None and width > 0 else None
-        never = histogram.window_of is not None
-        once = histogram.bounds_rho
+        epoch_ms = horizon * tick_ms if horizon is not None and tick_ms > 0 else None
+        without_epochs = histogram.window_of is not None
         period = snapshot.guarantee.period
+        # Users without epochs are charged for each period, as others for each epoch.
         if not isinstance(period, msgspec.UnsetType):
             epoch_ms = period
-            never = False
+            without_epochs = False
         published.append(
-            (snapshot.mechanism, snapshot.guarantee, epoch_ms, never, once)
+            _Published(
+                snapshot.mechanism,
+                snapshot.guarantee,
+                epoch_ms,
+                without_epochs,
+                histogram.bounds_rho,
+            )
         )
     return {
         "unit": units.pop(),
@@ -424,24 +466,23 @@ def joint_guarantee(
 
 
 @lru_cache(maxsize=16)
-def _total(
-    published: tuple[tuple[str, Guarantee, int | None, bool, float], ...],
-) -> dict[str, object]:
-    """Return the joint cost of (mechanism, guarantee, ms of an epoch, never, bounds_rho) tuples.
+def _total(published: tuple[_Published, ...]) -> dict[str, object]:
+    """Return the joint cost of histograms, and what a person's events in longer spans add up to.
 
-    Cached, since it changes only with a guarantee. `never`: without epochs, charged once for all
-    time.
+    Cached, since it changes only with a guarantee.
     """
     charges = []
-    for mechanism, promise, epoch_ms, never, once in published:
-        cost = stated_cost(mechanism, promise.rho, promise.epsilon, promise.delta, once)
+    for mechanism, promise, epoch_ms, without_epochs, bounds_rho in published:
+        cost = stated_cost(
+            mechanism, promise.rho, promise.epsilon, promise.delta, bounds_rho
+        )
         if not isinstance(promise.overlap, msgspec.UnsetType):
             cost = replace(cost, overlap=promise.overlap)
-        charges.append(Charge(cost, epoch_ms, never=never))
-    found = compose([charge.cost for charge in charges])
+        charges.append(Charge(cost, epoch_ms, never=without_epochs))
+    total = compose([charge.cost for charge in charges])
     return {
-        "rho": found.rho,
-        "epsilon": found.epsilon,
-        "delta": found.delta,
+        "rho": total.rho,
+        "epsilon": total.epsilon,
+        "delta": total.delta,
         "person": msgspec.to_builtins(spans_of(charges)),
     }

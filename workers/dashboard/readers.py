@@ -61,9 +61,11 @@ class Proxy:
     def name_in(self, request: web.Request) -> str | None:
         """Return the name that the proxy gives; None for requests from elsewhere."""
         values = request.headers.getall(self.header, [])
+        # Of two headers, a client may have sent one itself.
         if len(values) != 1 or not values[0] or request.remote is None:
             return None
         try:
+            # Without the zone of a link-local IPv6 address, as in fe80::1%eth0.
             address = ip_address(request.remote.partition("%")[0])
         except ValueError:
             return None
@@ -88,16 +90,14 @@ class Readers:
         self._proxy = proxy
 
     def identify(self, request: web.Request) -> Reader | None:
-        """Return who asks, by token or else by the proxy's header; None if they are nobody here.
-
-        How long it takes says nothing of a token.
-        """
+        """Return who asks, by token or else by the proxy's header; None if they are nobody here."""
         scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         # aiohttp has bytes that are no UTF-8 as lone surrogates.
         digest = hashlib.sha256(
             token.strip().encode("utf-8", "surrogateescape")
         ).digest()
         by_token = None
+        # All are compared, in constant time: how long it takes says nothing of a token.
         for known, reader in self._by_digest.items():
             if hmac.compare_digest(known, digest) and scheme.lower() == "bearer":
                 by_token = reader
@@ -107,13 +107,17 @@ class Readers:
         if name is None:
             return None
         by_name = self._by_name.get(name)
+        # Under their own name, which goes into the log.
         if by_name is None and ANYBODY_ELSE in self._by_name:
             return Reader(name, self._by_name[ANYBODY_ELSE].histograms)
         return by_name
 
 
 def load_readers(path: Path, histograms: Collection[str]) -> Readers:
-    """Return the readers of a file; `histograms` are the names in the settings file."""
+    """Return the readers of a file; `histograms` are the names in the settings file.
+
+    Raise SettingsError, with the file's name, for anything that is not as it must be.
+    """
 
     def read(document: Mapping[str, Any], base: Path) -> Readers:
         _refuse_others(document, ("reader", "proxy"), "")
@@ -163,9 +167,9 @@ def _refuse_others(
 def _reader(
     section: Mapping[str, Any], where: str, histograms: Collection[str]
 ) -> Reader:
-    """Return the reader of a section, checked; `where` begins messages.
+    """Return the reader of a section [[reader]], checked; `where` begins messages.
 
-    `histograms` are the names in the settings file.
+    `histograms` are the names in the settings file. The token is for the caller.
     """
     name = section.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS:
@@ -205,7 +209,7 @@ def _proxy(section: object) -> Proxy:
     networks = []
     for address in addresses:
         try:
-            # It would take a number for an address.
+            # "" is refused. `ip_network` itself would take a number for an address.
             networks.append(ip_network(address if isinstance(address, str) else ""))
         except ValueError:
             raise SettingsError(

@@ -1,4 +1,8 @@
-"""Runs a dashboard, as its own process or in a thread of another (the demo, tests)."""
+"""Runs a dashboard, as its own process or in a thread of another (the demo, tests).
+
+Its parts: the feed reads Kafka into the hub, for viewers, and into the store, which keeps the
+history on disk in a thread of its own; the teller tells of alerts, if there are any.
+"""
 
 import asyncio
 import contextlib
@@ -30,12 +34,13 @@ logger = logging.getLogger(__name__)
 PORT = 8080
 # Small, because data in the kernel's buffer for a slow viewer becomes stale.
 SEND_BUFFER = 128 << 10
+# How long open requests may take when the dashboard stops.
 CLOSING_S = 1.0
 WATCH_S = 0.5
 
 
 class Tls:
-    """A certificate and its key, from files that something else renews."""
+    """A certificate and its key, from files that another program may replace."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
@@ -51,10 +56,11 @@ class Tls:
             ) from None
 
     def renew(self) -> None:
-        """Use the files for new connections once they have changed and fit together."""
+        """Use the files for new connections if they have changed and fit together."""
         times = self._times()
         if None in times or times == self._loaded:
             return
+        # Also if they do not fit: one of the two may change again, and then they are tried again.
         self._loaded = times
         try:
             # Into a new context first: a certificate is loaded before its key, and one that does
@@ -128,7 +134,7 @@ class Dashboard:
         # What alerts have seen is loaded before the feed brings anything to look at.
         telling = None
         if self._teller is not None:
-            await self._teller.load()
+            await asyncio.to_thread(self._teller.load)
             telling = asyncio.create_task(self._teller.run())
             telling.add_done_callback(_report_end)
         feed = asyncio.create_task(self._feed.run())
@@ -181,7 +187,7 @@ class Dashboard:
 
 
 def _report_end(task: asyncio.Task[None]) -> None:
-    """Log that no more alerts are told, if that was not asked for."""
+    """Log that no more alerts are told, if the task failed rather than was cancelled."""
     if not task.cancelled() and task.exception() is not None:
         logger.error("alerts are not told any more", exc_info=task.exception())
 

@@ -30,7 +30,7 @@ from workers.kafka.answered import AnsweredProducer
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
-# Pauses after the first, second, ... failure of a delivery.
+# Pauses after the first, second, ... failure of a delivery; the last one again and again.
 RETRY_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 # How often the file is written without alarms: after a crash newer ticks are looked at again.
 SAVE_S = 5.0
@@ -54,8 +54,8 @@ class Destination(NamedTuple):
 class Stored(msgspec.Struct):
     """The content of the file.
 
-    `seen` is what each alert has seen, by its digest and stream key; `waiting` are messages with
-    the kind and address of their destination, the oldest first.
+    `seen` is what each alert has seen, by the digest of its settings and by stream key; `waiting`
+    are messages with the kind and address of their destination, the oldest first.
     """
 
     seen: dict[str, dict[str, Watched]] = {}
@@ -63,7 +63,7 @@ class Stored(msgspec.Struct):
 
 
 class Teller:
-    """Looks at snapshots, and tells of alarms until it is cancelled. Of one event loop."""
+    """Looks at snapshots (`take`), and delivers what they alarm of (`run`), in one event loop."""
 
     def __init__(self, settings: ReaderSettings) -> None:
         self._alarms = Alarms(settings.alerts)
@@ -72,19 +72,15 @@ class Teller:
         for alert in settings.alerts:
             for destination in _destinations(alert.webhook, alert.topic):
                 self._queues.setdefault(destination, deque(maxlen=WAITING_MAX))
-        # Set while something may be in the queue.
+        # Each is set while something may be in the queue.
         self._events = {destination: asyncio.Event() for destination in self._queues}
         self._saving = asyncio.Lock()
         self._producer = AnsweredProducer(settings.connection, ANSWER_S)
         # Whether the file could not be written last time, which is logged once.
         self._failed = False
 
-    async def load(self) -> None:
-        """Read what was seen and what waits, before anything is looked at."""
-        await asyncio.to_thread(self._load)
-
     async def run(self) -> None:
-        """Deliver until cancelled."""
+        """Deliver until cancelled, with a task for each destination; also save what was seen."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             tasks = [
@@ -92,7 +88,9 @@ class Teller:
                 for destination in self._queues
             ]
             try:
-                await self._save_at_times()
+                while True:
+                    await asyncio.sleep(SAVE_S)
+                    await self._save()
             finally:
                 for task in tasks:
                     task.cancel()
@@ -100,7 +98,10 @@ class Teller:
                 await self._save()
 
     def take(self, snapshots: Iterable[SeenSnapshot]) -> None:
-        """Look at new snapshots. Nothing in one can stop the dashboard: it is skipped."""
+        """Look at new snapshots, and queue the messages about their alarms.
+
+        A snapshot with something unexpected in it is skipped: it must not stop the dashboard.
+        """
         for snapshot in snapshots:
             try:
                 found = self._alarms.take(snapshot)
@@ -143,7 +144,7 @@ class Teller:
             await self._save()
             why = await self._send(destination, message, session)
             if why is None:
-                # A full queue may have dropped it meanwhile.
+                # It is not there if the queue was full and dropped it meanwhile.
                 with suppress(ValueError):
                     queue.remove(message)
                 tries = 0
@@ -160,7 +161,10 @@ class Teller:
         message: dict[str, Any],
         session: aiohttp.ClientSession,
     ) -> str | None:
-        """Send a message; return why that failed, or None. Answers are not read."""
+        """Send a message to a webhook or a topic; return why that failed, or None.
+
+        Of a webhook's answer only the status counts.
+        """
         body = orjson.dumps(message)
         if destination.kind == "topic":
             return await asyncio.to_thread(self._produce, destination.where, body)
@@ -185,14 +189,9 @@ class Teller:
         except (KafkaException, BufferError) as error:
             return str(error)
 
-    async def _save_at_times(self) -> None:
-        """Save what was seen, from time to time, until cancelled."""
-        while True:
-            await asyncio.sleep(SAVE_S)
-            await self._save()
-
     async def _save(self) -> None:
-        """Write the file; if that is impossible, go on without."""
+        """Write the file; if that is impossible, log it once and go on."""
+        # One at a time: an older state must not replace a newer one.
         async with self._saving:
             waiting = [
                 (destination.kind, destination.where, message)
@@ -210,8 +209,11 @@ class Teller:
                     )
                 self._failed = True
 
-    def _load(self) -> None:
-        """Read the file; without one, or from a broken one, alerts begin anew."""
+    def load(self) -> None:
+        """Read what was seen and what waits from the file, before anything is looked at.
+
+        Without one, or from a broken one, alerts begin anew. It blocks.
+        """
         try:
             stored = msgspec.json.decode(self._path.read_bytes(), type=Stored)
         except FileNotFoundError:

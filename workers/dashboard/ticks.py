@@ -1,7 +1,8 @@
 """All ticks of all streams: the newest from memory, the others from the history, or why not yet.
 
 What is not read yet is never said to be missing. The history gets a tick a moment after memory, and
-what is older than memory while it reads the topics from their beginning.
+what is older than memory while it reads the topics from their beginning. `hub.history` is in
+memory; the history, on disk, is the store's.
 """
 
 import asyncio
@@ -35,9 +36,12 @@ T = TypeVar("T")
 
 
 class Unanswered(Exception):
-    """A query without an answer; the client sees the message and the nearest ticks."""
+    """A query without an answer; the client sees the message and the nearest ticks.
 
-    status: int
+    `nearest` has those before and after the tick that was asked for, where they are known.
+    """
+
+    status: int  # of the HTTP response
 
     def __init__(self, message: str, nearest: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -67,7 +71,10 @@ class Ticks:
     store: Store
 
     async def wait_until_read(self, histograms: Collection[str]) -> None:
-        """Wait a moment for the newest snapshots of histograms that are about to be read."""
+        """Wait, `READ_WAIT_S` at most, until the newest snapshots of histograms are read.
+
+        So requests right after the start get an answer, not a refusal.
+        """
         until = time.monotonic() + READ_WAIT_S
         while self.hub.waits_for_kafka(histograms) and time.monotonic() < until:
             await asyncio.sleep(READ_POLL_S)
@@ -93,7 +100,11 @@ class Ticks:
         return None if why is None else f"{stream.histogram} is not read yet: {why}"
 
     async def ask(self, stream: Stream, query: Query[T]) -> T:
-        """Ask the history; wait a moment for a new key, which memory has a little earlier."""
+        """Return the history's answer; wait a moment for a new key, which memory has a bit earlier.
+
+        Raise NotYet with the reason if what is missing may still be read, else NotStored.
+        """
+        # Before the query: it may lack what is read while it runs.
         unread = self.unread(stream)
         until = time.monotonic() + READ_WAIT_S
         while True:
@@ -103,8 +114,8 @@ class Ticks:
                 raise NotYet(unread or READING) from None
             except NotStored:
                 is_new = self.hub.history.newest(stream) is not None
-                comes = is_new and self.store.reading is None
-                if not comes or time.monotonic() >= until:
+                comes_soon = is_new and self.store.reading is None
+                if not comes_soon or time.monotonic() >= until:
                     break
             await asyncio.sleep(HISTORY_POLL_S)
         if unread is None and is_new:
@@ -113,7 +124,10 @@ class Ticks:
         raise _no_such_key(stream) if unread is None else NotYet(unread)
 
     async def find(self, query: TickQuery) -> bytes:
-        """Return a tick as JSON; NoTick and NotYet name its nearest neighbours."""
+        """Return a tick as JSON, with the items that the query asks for.
+
+        NoTick and NotYet name its nearest neighbours.
+        """
         in_memory = [
             snapshot
             for snapshot in self._in_memory(query.stream)
@@ -124,6 +138,7 @@ class Ticks:
                 items = frozenset(query.items) or None
                 line = select_items(snapshot, items=items, top=query.top)
                 return with_end_time(line, snapshot.end)
+        # Before the query: it may lack what is read while it runs.
         unread = self.unread(query.stream)
         try:
             stored, nearest = await self.ask(
@@ -138,12 +153,12 @@ class Ticks:
         raise NoTick("this tick is not stored", nearest)
 
     async def began(self, stream: Stream, series: str) -> int | None:
-        """Return when a series began to count from zero, ms; None if that is not known."""
+        """Return when a series, by its `id`, began to count from zero, ms; None if not known."""
         previous: SeenSnapshot | None = None
         for snapshot in self._in_memory(stream):
+            # The first in memory: it is the series' first if no tick is missing before it.
             if snapshot.id == series:
                 if previous is not None and previous.end == snapshot.start:
-                    # No tick is missing before it, so it is the series' first.
                     return snapshot.start
                 break
             previous = snapshot
@@ -161,6 +176,7 @@ class Ticks:
 
 def with_end_time(line: bytes, end_ms: int) -> bytes:
     """Return a snapshot's JSON with its end as a readable time in UTC added."""
+    # Before the closing brace.
     return b'%b,"end_time":"%b"}' % (line.rstrip()[:-1], iso(end_ms).encode())
 
 
@@ -177,7 +193,10 @@ def _matches(snapshot: SeenSnapshot, query: TickQuery) -> bool:
 
 
 def _nearest(in_memory: list[SeenSnapshot], query: TickQuery) -> dict[str, object]:
-    """Return the ticks in memory that come right before and after one that is not there."""
+    """Return the ticks in memory that come right before and after the one that a query names.
+
+    They are in the order of what it is named by: a time `at`, or an epoch and tick.
+    """
 
     def position(snapshot: SeenSnapshot) -> tuple[int, ...]:
         if query.at is not None:

@@ -10,8 +10,7 @@ from tests.pipeline.fleet import FINE, WIDE, cut, fleet
 from workers.cli import execute
 from workers.client.messages import Pages
 from workers.client.reading import typed
-from workers.client.tables import SCHEMAS, Tables
-from workers.client.tables import copied as copy_of
+from workers.client.tables import SCHEMAS, Tables, copy_statement
 
 FORMATS = ("csv", "csv.gz", "parquet")
 
@@ -35,7 +34,9 @@ def write(tables: Tables, directory: Path, ending: str) -> list[str]:
     paths = [directory / f"{name}.{ending}" for name in SCHEMAS]
     for path, (name, schema) in zip(paths, SCHEMAS.items(), strict=True):
         kind, _, compressed = ending.partition(".")
-        sql = copy_of(f"from {name}", schema, path, kind, compressed=bool(compressed))
+        sql = copy_statement(
+            f"from {name}", schema, path, kind, compressed=bool(compressed)
+        )
         tables.database.execute(sql)
     return [str(path) for path in paths]
 

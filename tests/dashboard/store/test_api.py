@@ -453,7 +453,7 @@ async def test_a_file_that_was_cut_off_does_not_look_whole(
                 raise OSError("the disk has failed")
             return self.parts.pop()
 
-    monkeypatch.setattr(files, "_taken", lambda _: Failing())
+    monkeypatch.setattr(files, "_opened_and_unlinked", lambda _: Failing())
 
     async with client(file) as (http, store):
         answer = await http.get(FILE)

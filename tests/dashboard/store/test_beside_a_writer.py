@@ -38,7 +38,7 @@ class Follower:
 
     def __init__(self, _settings: object, writer: Writer, _backlog: object) -> None:
         self._writer = writer
-        self.read = None
+        self.fraction_read = None
 
     def steps(self) -> Iterator[None]:
         while not Follower.stopped.wait(0.005):

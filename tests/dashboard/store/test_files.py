@@ -85,7 +85,7 @@ async def test_a_file_an_export_and_the_client_have_the_same_rows_to_the_bit(
     path = tmp_path / "history.duckdb"
     with opened(path) as (database, writer):
         store_all(writer, documents[:3])
-        compact(database, counts=1, heads=1)
+        compact(database, counts_min=1, heads_min=1)
         store_all(writer, documents[3:])
     snapshots = [typed(seen(document)) for document in documents]
     tables = Tables.of(snapshots)

@@ -59,7 +59,7 @@ class History:
 
     def read_all(self) -> History:
         for _ in self.steps:
-            if self.follower.read is None:
+            if self.follower.fraction_read is None:
                 break
         return self
 

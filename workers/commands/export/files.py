@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from workers.client.tables import SCHEMAS, Tables, copied
+from workers.client.tables import SCHEMAS, Tables, copy_statement
 from workers.commands.export.output import State, locked
 from workers.runtime.errors import SettingsError
 from workers.settings.files import LIST_BYTES_MAX, read_file, write_atomically
@@ -81,7 +81,9 @@ class Files:
         for table, schema in tables.items():
             hidden = self._hidden(table, number)
             rows.database.execute(
-                copied(f"from {table}", schema, hidden, self._kind, compressed=True)
+                copy_statement(
+                    f"from {table}", schema, hidden, self._kind, compressed=True
+                )
             )
             _sync(hidden)
         manifest = msgspec.json.encode(Manifest(number, state))

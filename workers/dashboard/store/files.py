@@ -7,6 +7,9 @@ whoever wrote it.
 
 CSV is sent piece by piece. Parquet has its directory at the end, so DuckDB first joins the pieces.
 All files lie in one directory beside the history, which is emptied when the history is opened.
+
+A stream is a histogram's snapshots for one stream key. Each stored tick of it has a number, its
+place, and a row without its counts, its head (`queries`).
 """
 
 import io
@@ -27,7 +30,7 @@ from workers.client.tables import (
     SUMS,
     TICKS,
     Tables,
-    copied,
+    copy_statement,
     tick_columns,
     typed_columns,
 )
@@ -36,13 +39,13 @@ from workers.dashboard.store.queries import (
     EpochsQuery,
     HistoryQuery,
     StoredRange,
-    chosen,
     heads_of,
+    heads_of_epochs,
+    heads_of_history,
     is_complete,
     item_numbers,
-    last_of_epochs,
     locate,
-    selected,
+    register_chosen,
     series_of,
     snapshot_of,
 )
@@ -50,13 +53,14 @@ from workers.dashboard.store.writing import Database
 from workers.runtime.frozen import ready
 
 ROWS_MAX = 20_000_000
-# Rows of a piece, and those of at most one more tick. Once CSV is being sent, a piece that lacks
-# memory breaks the answer off; Parquet is sent when all pieces are made, and joining takes memory
-# for each of them.
+# Rows of a piece, which may have those of one more tick. Pieces of CSV are small: once it is being
+# sent, one that lacks memory breaks the answer off. Parquet is sent when all pieces are made, and
+# joining takes memory for each of them.
 PIECE_ROWS = MappingProxyType({"csv": 20_000, "parquet": 50_000})
 PIECE_TICKS = 5_000
 Format = Literal["csv", "parquet"]
 Table = Literal["items", "ticks"]
+# For names of files, each used once.
 _NUMBERS = itertools.count()
 ready(Snapshot)
 
@@ -66,15 +70,16 @@ class TicksGone(Exception):
 
 
 class Piece(Protocol):
-    """A query that returns an open file with the next bytes of an answer."""
+    """A query on the history that returns an open file: the next bytes of an answer."""
 
     def __call__(self, cursor: Database) -> BinaryIO: ...
 
 
 class HistoryFile:
-    """An answer as a file; `plan` says what is in it, then the pieces are made in turn.
+    """An answer as a file; `plan` chooses what is in it, then the `pieces` are made in turn.
 
-    The `queries` are of one histogram, one for each stream key.
+    The `queries` are of one histogram, one for each stream key. `complete` is whether it has all
+    ticks of their ranges.
     """
 
     def __init__(
@@ -94,13 +99,13 @@ class HistoryFile:
         self._pieces: list[tuple[HistoryQuery | EpochsQuery, list[int]]] = []
 
     def plan(self, cursor: Database, reading: float | None) -> None:
-        """Choose the ticks.
+        """Choose the ticks of each piece.
 
-        Raises `NotStored`, `NotReadYet`, `AnswerTooLarge` (more than `ROWS_MAX` rows) or
-        duckdb.Error.
+        `reading` is the share of the topics read so far, None once all are. Raises `NotStored`,
+        `NotReadYet`, `AnswerTooLarge` (more than `ROWS_MAX` rows) or duckdb.Error.
         """
         total = 0
-        self._pieces = []
+        self._pieces = []  # it may be run again
         for query in self._queries:
             total += self._plan_stream(cursor, query, reading)
         if total > ROWS_MAX:
@@ -114,28 +119,29 @@ class HistoryFile:
         query: HistoryQuery | EpochsQuery,
         reading: float | None,
     ) -> int:
-        """Choose the ticks of a stream, and return how many rows they have."""
-        where = locate(cursor, query.stream)
-        heads = _heads(where, query)
-        rows = cursor.execute(
+        """Choose a stream's ticks, cut them into pieces, and return how many rows they have."""
+        stored = locate(cursor, query.stream)
+        heads = _heads_of_answer(stored, query)
+        ticks = cursor.execute(
             f"select place, coalesce(shown, 0) as shown from ({heads}) order by end_ms, place"
         ).fetchnumpy()
-        places = rows["place"]
-        if not is_complete(cursor, where, query, reading, len(places)):
+        places = ticks["place"]
+        if not is_complete(cursor, stored, query, reading, len(places)):
             self.complete = False
-        per_piece = PIECE_TICKS
-        sizes = np.ones(len(places), np.int64)
+        piece_rows = PIECE_TICKS
+        rows = np.ones(len(places), np.int64)  # of each tick
         if self._table == "items":
-            per_piece = PIECE_ROWS[self._format]
-            sizes = rows["shown"].astype(np.int64)
+            piece_rows = PIECE_ROWS[self._format]
+            rows = ticks["shown"].astype(np.int64)
             if query.items:
-                sizes = np.minimum(sizes, len(set(query.items)))
-        total = int(sizes.sum())
-        # Ticks with few rows take memory too.
-        sizes += per_piece // PIECE_TICKS
+                rows = np.minimum(rows, len(set(query.items)))
+        total = int(rows.sum())
+        # Ticks with few rows take memory too: they count as having a few more.
+        rows += piece_rows // PIECE_TICKS
         # A tick is in the piece in which its first row lies.
-        piece_of_tick = (np.cumsum(sizes) - sizes) // per_piece
+        piece_of_tick = (np.cumsum(rows) - rows) // piece_rows
         cuts = np.flatnonzero(np.diff(piece_of_tick)) + 1
+        # Without ticks there is one empty piece: the file has a header.
         self._pieces += [(query, piece.tolist()) for piece in np.split(places, cuts)]
         return total
 
@@ -144,12 +150,12 @@ class HistoryFile:
         for number, (query, places) in enumerate(self._pieces):
             part = self._path.with_name(f"{self._path.name}-{number}")
             self._parts.append(part)
-            yield self._piece(part, query, places, header=not number)
+            yield self._piece(part, query, places, header=number == 0)
         if self._format == "parquet":
             yield self._joined
 
     def close(self) -> None:
-        """Remove what is left of pieces."""
+        """Remove the files that are left, such as pieces of Parquet."""
         for path in (*self._parts, self._path):
             path.unlink(missing_ok=True)
 
@@ -161,50 +167,56 @@ class HistoryFile:
         *,
         header: bool,
     ) -> Piece:
-        """Return the query that makes the piece at a path, of the ticks at `places`.
+        """Return the query that writes a piece, the ticks at `places`, into the file `part`.
 
-        A piece of Parquet sends nothing: `_joined` sends the file.
+        Of Parquet it sends nothing: `_joined` sends the file.
         """
 
         def make(cursor: Database) -> BinaryIO:
-            rows = _items if self._table == "items" else _ticks
-            self._copy(cursor, rows(cursor, query, places), part, header=header)
+            rows_of = _item_rows if self._table == "items" else _tick_rows
+            self._copy(cursor, rows_of(cursor, query, places), part, header=header)
             if self._format == "parquet":
                 return io.BytesIO()
-            return _taken(part)
+            return _opened_and_unlinked(part)
 
         return make
 
     def _joined(self, cursor: Database) -> BinaryIO:
         """Return one Parquet file of all pieces."""
         names = ", ".join(_quoted(part) for part in self._parts)
-        rows = f"select * from read_parquet([{names}])"
-        self._copy(cursor, rows, self._path)
-        return _taken(self._path)
+        self._copy(cursor, f"select * from read_parquet([{names}])", self._path)
+        return _opened_and_unlinked(self._path)
 
     def _copy(
         self, cursor: Database, rows: str, path: Path, *, header: bool = True
     ) -> None:
+        """Write rows, a query with the columns of the file's table, into a file."""
         schema = SCHEMAS[self._table]
-        cursor.execute(copied(rows, schema, path, self._format, header=header))
+        cursor.execute(copy_statement(rows, schema, path, self._format, header=header))
 
 
-def _heads(where: StoredRange, query: HistoryQuery | EpochsQuery) -> str:
-    """Return as SQL the heads of all ticks of an answer."""
+def _heads_of_answer(stored: StoredRange, query: HistoryQuery | EpochsQuery) -> str:
+    """Return as SQL the heads of the ticks in an answer: over time, or the last of each epoch.
+
+    `stored` is where the stream's ticks are.
+    """
     if isinstance(query, HistoryQuery):
-        return selected(where, query)
-    return last_of_epochs(where, query)
+        return heads_of_history(stored, query)
+    return heads_of_epochs(stored, query)
 
 
-def _ticks(
+def _tick_rows(
     cursor: Database, query: HistoryQuery | EpochsQuery, places: Sequence[int]
 ) -> str:
-    """Register the ticks at some places; return them as SQL with the columns of `TICKS`."""
-    where = locate(cursor, query.stream)
-    narrow = chosen(cursor, places)
+    """Return the ticks at some places as SQL with the columns of `TICKS`.
+
+    They are in the registered table `ticks_of_piece`, which also has their places.
+    """
+    stored = locate(cursor, query.stream)
+    narrow = register_chosen(cursor, places)
     heads = heads_of(
         cursor,
-        f"{where.every('heads')} semi join chosen using (place) where {narrow} order by end_ms, place",
+        f"{stored.every('heads')} semi join chosen using (place) where {narrow} order by end_ms, place",
     )
     if len(heads) != len(places):
         raise TicksGone
@@ -212,29 +224,30 @@ def _ticks(
     snapshots = [
         _typed(snapshot_of(query.stream, head, series[head.series])) for head in heads
     ]
+    # The snapshots are without items, so the numbers of these are given.
     columns = dict(tick_columns(snapshots, [head.shown for head in heads]))
     columns["place"] = np.array([head.place for head in heads], np.int64)
     cursor.register("ticks_of_piece", columns)
     return f"select {typed_columns(TICKS)} from ticks_of_piece"
 
 
-def _items(
+def _item_rows(
     cursor: Database, query: HistoryQuery | EpochsQuery, places: Sequence[int]
 ) -> str:
-    """Return the items at some places as SQL with the columns of `ITEMS`."""
-    _ticks(cursor, query, places)
-    where = locate(cursor, query.stream)
-    counts = where.every("counts")
+    """Return the items of the ticks at some places as SQL with the columns of `ITEMS`."""
+    # Registers the tables `ticks_of_piece` and `chosen`, which the query below joins.
+    _tick_rows(cursor, query, places)
+    counts = locate(cursor, query.stream).every("counts")
     narrow = f"place between {min(places, default=0)} and {max(places, default=0)}"
     if query.items:
         numbers = item_numbers(cursor, query.items).values()
         narrow += f" and item in ({', '.join(map(str, numbers)) or 'null'})"
-    # The columns of an item; the others are those of its tick.
-    of_item = {"item": "label", "count": "n"} | {name: name for name in SUMS}
-    shared = {name: kind for name, kind in ITEMS.items() if name not in of_item}
-    listed = [
-        f'rows."{of_item[name]}"::{kind} as "{name}"'
-        if name in of_item
+    # Columns of `ITEMS` by their names in the history; the others are those of the item's tick.
+    history_name = {"item": "label", "count": "n"} | {name: name for name in SUMS}
+    shared = {name: kind for name, kind in ITEMS.items() if name not in history_name}
+    columns = [
+        f'rows."{history_name[name]}"::{kind} as "{name}"'
+        if name in history_name
         else f'ticks."{name}"'
         for name, kind in ITEMS.items()
     ]
@@ -245,7 +258,7 @@ def _items(
     )
     ticks = f"select place, {typed_columns(shared)} from ticks_of_piece"
     return (
-        f"select {', '.join(listed)} from ({rows}) rows join ({ticks}) ticks using (place) "
+        f"select {', '.join(columns)} from ({rows}) rows join ({ticks}) ticks using (place) "
         'order by ticks."end", place, rows.n desc, rows.label'
     )
 
@@ -253,13 +266,14 @@ def _items(
 def tick_file(
     fields: dict[str, Any], table: Table, format: Format, directory: Path
 ) -> bytes:
-    """Return a file of a snapshot, or of the changes over a window that `changes` returns.
+    """Return the bytes of a file of one tick: a snapshot, or the changes over a window.
 
-    A change is a count of a window. How much of a newly shown item came in it is not known, so its
-    count is null, as its sum is.
+    `fields`, which are used up, are its parsed JSON, as `changes` returns it if it has "change".
+    A change is a count of a window. How much of a newly shown item came in the window is not known,
+    so its count is null, as its sum is. The file is made in `directory`, and removed.
     """
     change = fields.get("change")
-    # What the tables have in other columns, or follows from them.
+    # The tables have these in other columns, or they follow from them.
     for name in ("end_time", "counts", "total_items"):
         fields.pop(name, None)
     if change is not None:
@@ -269,7 +283,7 @@ def tick_file(
     sums = fields.get("sums") or ()
     snapshot = _typed(fields)
     if items is not None:
-        rows = tuple((label, number) for label, number in items)
+        rows = tuple((label, count) for label, count in items)
         sum_rows = tuple(tuple(row) for row in sums)
         snapshot = msgspec.structs.replace(snapshot, items=rows, sums=sum_rows)
     tables = Tables.of([snapshot])
@@ -278,17 +292,19 @@ def tick_file(
         tables.database.execute(unknown, [change["new"]])
     path = directory / f"{next(_NUMBERS)}-tick"
     try:
-        tables.database.execute(copied(f"from {table}", SCHEMAS[table], path, format))
+        tables.database.execute(
+            copy_statement(f"from {table}", SCHEMAS[table], path, format)
+        )
         return path.read_bytes()
     finally:
         path.unlink(missing_ok=True)
 
 
 def _typed(fields: dict[str, Any]) -> Snapshot:
-    """Return a snapshot with its typed fields, but without items and their sums.
+    """Return parsed JSON, whose items and sums are dropped, as a snapshot with typed fields.
 
-    `further` gets the fields that no snapshot has, and those that another program wrote in a form
-    of its own.
+    `further` gets the fields that the type does not have, and those that another program wrote in a
+    form of its own.
     """
     names = set(Snapshot.__struct_fields__) - {"further"}
     further = {name: fields[name] for name in fields if name not in names}
@@ -307,14 +323,14 @@ def _quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
 
-def _taken(path: Path) -> BinaryIO:
-    """Return an open file without its name, so that nothing remains of it."""
+def _opened_and_unlinked(path: Path) -> BinaryIO:
+    """Open a file and remove its name: nothing remains of it once it is closed."""
     file = path.open("rb")
     path.unlink()
     return file
 
 
-def emptied(directory: Path) -> None:
-    """Make or empty the directory of pieces: those of a process that was killed go."""
+def empty_directory(directory: Path) -> None:
+    """Make the directory of pieces, or empty it of those that a killed process left."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()

@@ -3,7 +3,7 @@
 The feed never waits for the disk: it leaves records in a bounded `Backlog`. The topic is the real
 queue: at the start, after an error, and when the backlog was full, the follower reads everything
 between the stored positions and the backlog's beginning with a consumer of its own. A position is
-the offset to resume at in a partition.
+the offset to resume at in a partition. Records are pages of snapshots (`client.messages`).
 """
 
 import logging
@@ -33,10 +33,15 @@ RECORDS_WITHIN = 1_000_000
 
 
 class Backlog:
-    """Records that the feed has read and the history has not. Thread-safe; nobody waits."""
+    """Records that the feed has read and the history has not. Thread-safe; nobody waits.
+
+    It also has the messages that say that a partition has ended: a position may lie behind
+    transaction markers, which are no records.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        # The offset after the feed's last record, by partition.
         self._ends: dict[Partition, int] = {}
         #: Whether the feed gets no answer from Kafka.
         self.away = False
@@ -46,6 +51,7 @@ class Backlog:
         """Note where the feed begins to read new partitions."""
         with self._lock:
             self._ends.update(starts)
+            # The follower must read what these have before.
             self.restart()
 
     def put(self, message: Message) -> None:
@@ -53,8 +59,10 @@ class Backlog:
         where = place_of(message)
         offset = message.offset() or 0
         with self._lock:
+            # Offsets that go back are of a topic that was deleted and made again.
             made_anew = offset < self._ends[where]
-            self._ends[where] = offset + (message.error() is None)
+            is_record = message.error() is None
+            self._ends[where] = offset + is_record
             self._messages.append(message)
             self._bytes += len(message.value() or b"") + RECORD_BYTES
             if made_anew or self._bytes > BACKLOG_BYTES:
@@ -63,6 +71,7 @@ class Backlog:
     def restart(self) -> None:
         """Drop all records: the follower reads those up to here from Kafka."""
         with self._lock:
+            # Where the records begin, by partition; empty if they follow on what was taken last.
             self._starts = dict(self._ends)
             self._messages: list[Message] = []
             self._bytes = 0
@@ -71,13 +80,13 @@ class Backlog:
         """Return what has come since the last call: (starts, records), and keep none of it.
 
         After a restart `starts` has, for every partition, the offset where the records begin: all
-        before must be read from Kafka. Otherwise it is empty.
+        before must be read from Kafka. Otherwise it is empty. Raises KafkaAway as `check`.
         """
         self.check()
         with self._lock:
             starts = self._starts
             messages = self._messages
-            self.restart()
+            self.restart()  # empties it
             self._starts = {}
         return starts, messages
 
@@ -98,7 +107,10 @@ def place_of(message: Message) -> Partition:
 
 @dataclass(slots=True)
 class _Reading:
-    """A partition: its first and last offset when it was begun, and the next one to read."""
+    """A partition that is read: from its first offset `low` to its end `high`, then what comes.
+
+    Both are of the time when it was begun; `next` is the next offset to read.
+    """
 
     topic_id: str | None
     low: int
@@ -124,25 +136,25 @@ class Follower:
         self._writer = writer
         self._backlog = backlog
         self._partitions: dict[Partition, _Reading] = {}
-        # What is stored next: snapshots of so many bytes, and partitions whose position has moved.
+        # The next transaction: snapshots, their bytes, and partitions whose position has moved.
         self._piece: list[Arrival] = []
-        self._moved: set[Partition] = set()
         self._bytes = 0
+        self._moved: set[Partition] = set()
         # What the feed has read before is read from Kafka.
         backlog.restart()
 
     @property
-    def read(self) -> float | None:
-        """Return the fraction of the topics that has been read; None once all of it has."""
+    def fraction_read(self) -> float | None:
+        """Return which part of the topics, from 0 to 1, has been read; None once all of it has."""
         readings = self._partitions.values()
-        ends = sum(one.high - one.low for one in readings)
-        unread = sum(max(one.high - one.next, 0) for one in readings)
+        offsets = sum(reading.high - reading.low for reading in readings)
+        unread = sum(max(reading.high - reading.next, 0) for reading in readings)
         if readings and not unread:
             return None
-        return round(1 - unread / ends, 3) if ends else 0.0
+        return round(1 - unread / offsets, 3) if offsets else 0.0
 
     def steps(self) -> Iterator[None]:
-        """Store all records, a transaction a step, without end.
+        """Store all records, a transaction a step, without end; yield after each step.
 
         KafkaException, QuietcountError: retry later; duckdb.Error: the file failed.
         """
@@ -157,10 +169,7 @@ class Follower:
             time.sleep(POLL_S)
 
     def _messages(self) -> Iterator[Message]:
-        """Yield what to store next: the backlog.
-
-        After the backlog was restarted, first the records that Kafka has before it.
-        """
+        """Yield the records of the backlog, after a restart first those before it, from Kafka."""
         starts, messages = self._backlog.take()
         if starts:
             with reader(self._connection, queued_kb=AHEAD_KB) as consumer:
@@ -173,6 +182,7 @@ class Follower:
                 on_wait = self._backlog.check
                 for chunk in read_spans(consumer, spans, on_wait, EVENTS):
                     yield from chunk.messages
+                    # Behind the last record there may be transaction markers.
                     self._partitions[chunk.where].next = chunk.position
         yield from messages
 
@@ -186,6 +196,7 @@ class Follower:
             return
         self._moved.add(where)
         reading.next = offset
+        # The message that the partition has ended at this offset.
         if message.error() is not None:
             return
         reading.next += 1
@@ -196,7 +207,7 @@ class Follower:
                 self._topics[topic], message.value(), offset
             )
         except InvalidSnapshot as error:
-            if offset < reading.high:  # the feed reports later ones
+            if offset < reading.high:  # the feed logs later ones
                 line = "%s[%d] offset %d: %s; not in the history"
                 logger.info(line, topic, part, offset, error)
             return
@@ -205,7 +216,7 @@ class Follower:
             self._bytes += len(snapshot.json)
 
     def _store(self) -> None:
-        """Write the snapshots so far, with the positions behind them, in one transaction."""
+        """Write the snapshots so far, with the positions after them, in one transaction."""
         if self._moved:
             positions = {
                 where: self._partitions[where].position for where in self._moved
@@ -218,7 +229,7 @@ class Follower:
     def _find_positions(
         self, consumer: Consumer, partitions: Iterable[Partition]
     ) -> None:
-        """Read all partitions from their stored positions on, or else from their beginnings."""
+        """Begin to read all partitions, from their stored positions or else their first offsets."""
         existing = describe(self._connection, self._topics)
         positions = self._writer.positions()
         self._partitions = {}
@@ -229,6 +240,7 @@ class Follower:
             low, high = bounds_of(consumer, topic, part)
             topic_id = existing[topic].topic_id
             stored = positions.get(where)
+            # Another topic of this name: beyond its end, or of another id where both are known.
             if stored is not None:
                 has_ids = topic_id is not None and stored.topic_id is not None
                 if stored.next > high or (has_ids and topic_id != stored.topic_id):

@@ -1,13 +1,13 @@
 """Queries on the history: a stream over time, its epochs, one tick, as JSON.
 
-Rows of a stream are removed from a level in the order of their places. So the first places that
-remain in `ticks` and in `quarters` split the stream into one part per level, without overlap.
-
 A stream is a histogram's snapshots for one stream key, a series the part of it that counts on from
 one zero: an epoch. Levels are `ticks` (every tick), `quarters` (the last of each quarter of an
 hour) and `epochs` (the last of each series); old ticks are removed from the first two. A head is a
-tick's row without its counts. A place numbers a stored tick. `kind` is "heads" or "counts", which
-are in tables of their own (`writing`).
+tick's row without its counts. A place numbers a stored tick, in order of arrival. `kind` is "heads"
+or "counts" (column `n`), which are in tables of their own, by level (`writing`).
+
+Rows of a stream are removed from a level in the order of their places. So the first places that
+remain in `ticks` and in `quarters` split the stream into one part per level, without overlap.
 """
 
 from __future__ import annotations
@@ -53,58 +53,60 @@ class Range(NamedTuple):
 class StoredRange(NamedTuple):
     """Where a stream's ticks are stored, by level, and which times they cover.
 
-    `stream` is its number, `part` its partition. `ticks` and `quarters` are the first places that
-    remain in these levels, 0 if nothing was removed; `newest` is the place of the newest tick,
-    which is in `ticks` only. `first_ms` and `last_ms` are the oldest and newest `end` stored;
-    `ticks_ms` and `quarters_ms` the `end` from which a level is complete.
+    `stream` is its number, `part` its partition. `ticks_place` and `quarters_place` are the first
+    places that remain in these levels, 0 if nothing was removed; `newest_place` is that of the
+    newest tick, which is in `ticks` only. `first_ms` and `last_ms` are the oldest and newest `end`
+    stored; `ticks_ms` and `quarters_ms` the `end` from which a level is complete.
     """
 
     stream: int
     part: int
-    ticks: int
-    quarters: int
-    newest: int
+    ticks_place: int
+    quarters_place: int
+    newest_place: int
     first_ms: int
     last_ms: int
     ticks_ms: int
     quarters_ms: int
 
     def every(self, kind: str) -> str:
-        """Return the rows of all stored ticks, as SQL in parentheses."""
-        parts = [self._rows("ticks", kind, f"place >= {self.ticks}")]
-        if self.ticks:
-            older = f"place >= {self.quarters} and place < {self.ticks}"
-            parts += [self._rows("quarters", kind, older), self._epochs(kind)]
-        return f"({' union all '.join(parts)})"
+        """Return as SQL, in parentheses, the rows of all stored ticks, each from one level."""
+        selects = [self._rows("ticks", kind, f"place >= {self.ticks_place}")]
+        if self.ticks_place:
+            older = f"place >= {self.quarters_place} and place < {self.ticks_place}"
+            selects += [self._rows("quarters", kind, older), self._epochs(kind)]
+        return f"({' union all '.join(selects)})"
 
     def coarse(self, kind: str, until: int | None) -> str:
         """Return as SQL the rows of the last tick of each quarter of an hour.
 
         Of the quarter in which `until` lies, it is the last tick that ends by then.
         """
-        parts = [
+        selects = [
             self._newest(kind),
-            self._rows("quarters", kind, f"place >= {self.quarters}"),
+            self._rows("quarters", kind, f"place >= {self.quarters_place}"),
         ]
-        if self.quarters:
-            parts.append(self._epochs(kind))
+        if self.quarters_place:
+            selects.append(self._epochs(kind))
         if until is not None and until % QUARTER_MS:
             inside = f"stream = {self.stream} and end_ms > {until // QUARTER_MS * QUARTER_MS} and end_ms <= {until}"
             last = f"place = (select max(place) from ticks_heads_all where {inside})"
-            # It may be the last of its quarter, or the newest of all.
-            known = f"select place from quarters_heads_all where {inside}"
-            which = f"{last} and place <> {self.newest} and place not in ({known})"
-            parts.append(self._rows("ticks", kind, which))
-        return f"({' union all '.join(parts)})"
+            # Not twice: it may be the last of its quarter, or the newest of all.
+            selected = f"select place from quarters_heads_all where {inside}"
+            condition = (
+                f"{last} and place <> {self.newest_place} and place not in ({selected})"
+            )
+            selects.append(self._rows("ticks", kind, condition))
+        return f"({' union all '.join(selects)})"
 
     def last(self, kind: str) -> str:
         """Return as SQL the rows of the last tick of each series."""
         return f"({self._rows('epochs', kind, 'true')} union all {self._newest(kind)})"
 
     def stepped(self, kind: str, span: Range, step: int | None) -> str:
-        """Return as SQL rows that include the last tick of every step of `step` ms in a span.
+        """Return as SQL rows among which is the last tick of every step of `step` ms in a span.
 
-        Steps of whole quarters of an hour need only the coarse rows.
+        None: all ticks. Steps of whole quarters of an hour need only the coarse rows.
         """
         since = span.since or 0
         aligned = (
@@ -112,16 +114,18 @@ class StoredRange(NamedTuple):
         )
         return self.coarse(kind, span.until) if aligned else self.every(kind)
 
-    def _rows(self, level: str, kind: str, which: str) -> str:
-        return _rows(level, kind, self.stream, which)
+    def _rows(self, level: str, kind: str, condition: str) -> str:
+        return _rows(level, kind, self.stream, condition)
 
     def _newest(self, kind: str) -> str:
         """Return as SQL the rows of the newest tick."""
-        return self._rows("ticks", kind, f"place = {self.newest}")
+        return self._rows("ticks", kind, f"place = {self.newest_place}")
 
     def _epochs(self, kind: str) -> str:
-        """Return as SQL the rows older than what is left in the finer levels."""
-        return self._rows("epochs", kind, f"place < {min(self.quarters, self.ticks)}")
+        """Return as SQL the rows of `epochs` that are older than all in the finer levels."""
+        return self._rows(
+            "epochs", kind, f"place < {min(self.quarters_place, self.ticks_place)}"
+        )
 
     @property
     def kept(self) -> dict[str, int]:
@@ -135,18 +139,18 @@ class StoredRange(NamedTuple):
 
 
 def locate(cursor: Database, stream: Stream) -> StoredRange:
-    """Return the location of a stream's ticks; raise `NotStored` if it has none."""
-    row = (
+    """Return where a stream's ticks are stored; raise `NotStored` if it has none."""
+    query = (
         "select stream, part, first_end_ms from streams where histogram = ? and key = ?"
     )
-    stored = first(cursor, row, [stream.histogram, stream.key])
-    if stored is None:
+    row = first(cursor, query, [stream.histogram, stream.key])
+    if row is None:
         raise NotStored("no such key in the history; /api/histograms lists the keys")
-    number, part, first_ms = stored
-    kept = cursor.execute(
-        "select level, place from kept where stream = ?", [number]
-    ).fetchall()
-    ticks, quarters = (dict(kept).get(level, 0) for level in ("ticks", "quarters"))
+    number, part, first_ms = row
+    kept = "select level, place from kept where stream = ?"
+    places = dict(cursor.execute(kept, [number]).fetchall())
+    ticks = places.get("ticks", 0)
+    quarters = places.get("quarters", 0)
     # Two queries: the largest place is found without reading rows; then only its row is read.
     newest = first(
         cursor, f"select max(place) from ticks_heads_all where stream = {number}"
@@ -158,18 +162,18 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
     quarters_ms = _end(cursor, "quarters", number, quarters, first_ms)
     if ticks:
         # The first tick may be gone: the oldest that is left is in a coarser level.
-        thinned = f"{_rows('quarters', 'heads', number, 'true')} union all {_rows('epochs', 'heads', number, 'true')}"
-        oldest = first(cursor, f"select min(end_ms) from ({thinned})")
+        coarser = f"{_rows('quarters', 'heads', number, 'true')} union all {_rows('epochs', 'heads', number, 'true')}"
+        oldest = first(cursor, f"select min(end_ms) from ({coarser})")
         first_ms = ticks_ms
         if oldest is not None and oldest[0] is not None:
             first_ms = min(oldest[0], ticks_ms)
     return StoredRange(
         stream=number,
         part=part,
-        ticks=ticks,
-        # Quarters of ticks that are all there are not needed.
-        quarters=min(quarters, ticks),
-        newest=newest[0],
+        ticks_place=ticks,
+        # From `ticks_place` on there is every tick: quarters count only before it.
+        quarters_place=min(quarters, ticks),
+        newest_place=newest[0],
         first_ms=first_ms,
         last_ms=last_ms,
         ticks_ms=ticks_ms,
@@ -179,36 +183,42 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
 
 def is_complete(
     cursor: Database,
-    where: StoredRange,
+    stored: StoredRange,
     query: HistoryQuery | EpochsQuery,
     reading: float | None,
-    ticks: int,
+    tick_count: int,
 ) -> bool:
-    """Return whether all ticks of a range were read: a stream's ticks arrive in order.
+    """Return whether all ticks of a query's range were read; raise NotReadYet without any so far.
 
-    `reading` is the share of the topics read so far, None once all are; `ticks` how many ticks the
-    answer has. NotReadYet if it has none, and some may still come.
+    `reading` is the share of the topics read so far, None once all are; `tick_count` is how many
+    ticks the answer has.
     """
     end = query.range.until
-    may_come = reading is not None and (end is None or end > where.last_ms)
-    lost = _lost(_gaps(cursor, query.stream, where), query.range)
-    if not ticks and reading is not None and (may_come or lost):
+    # A stream's ticks arrive in order.
+    may_come = reading is not None and (end is None or end > stored.last_ms)
+    lost = _lost(_gaps(cursor, query.stream, stored), query.range)
+    if not tick_count and reading is not None and (may_come or lost):
         raise NotReadYet
     return not may_come and not lost
 
 
 def _gaps(
-    cursor: Database, stream: Stream, where: StoredRange
+    cursor: Database, stream: Stream, stored: StoredRange
 ) -> list[tuple[Any, ...]]:
-    """Return (after, until), ms, of times in which records were removed before they were read."""
+    """Return (after, until), ms, of times in which records were removed before they were read.
+
+    They are of all streams in the stream's partition; None: unbounded.
+    """
     gaps = "select after_ms, until_ms from gaps where histogram = ? and part = ?"
-    return cursor.execute(gaps, [stream.histogram, where.part]).fetchall()
+    return cursor.execute(gaps, [stream.histogram, stored.part]).fetchall()
 
 
 def _lost(gaps: Iterable[tuple[Any, ...]], span: Range) -> bool:
-    """Return whether a gap, (after, until) in ms, overlaps a range, so that ticks may be lost."""
+    """Return whether a gap, (after, until) in ms, overlaps a range, so that ticks may be lost.
+
+    None is unbounded, in gaps and in the range.
+    """
     begin, end = span
-    # None is unbounded.
     return any(
         (until is None or begin is None or begin < until)
         and (after is None or end is None or end > after)
@@ -217,24 +227,26 @@ def _lost(gaps: Iterable[tuple[Any, ...]], span: Range) -> bool:
 
 
 def beginnings(
-    cursor: Database, stream: Stream, where: StoredRange, ids: Iterable[str]
+    cursor: Database, stream: Stream, stored: StoredRange, ids: Iterable[str]
 ) -> dict[str, int | None]:
-    """Return when each series began to count from zero: None if its first tick may be missing.
+    """Return when each series, by its `id`, began to count from zero, ms since 1970.
 
-    A series may begin within an epoch, with the worker or with a generation.
+    None if its first tick may be missing. A series may begin within an epoch, with the worker or
+    with a generation: so the number of its first tick need not be 1.
     """
-    gaps = _gaps(cursor, stream, where)
+    gaps = _gaps(cursor, stream, stored)
     rows = cursor.execute(
         "select id, min(start_ms), min(end_ms), min(tick) from series join "
-        f"{where.every('heads')} heads using (series) "
+        f"{stored.every('heads')} heads using (series) "
         "where id in (select unnest(?::varchar[])) group by id",
         [list(ids)],
     ).fetchall()
     begins: dict[str, int | None] = {}
     for series, start, end, tick in rows:
-        # The tick that ends at `start`, had there been one, would be kept.
-        kept = not where.ticks or end > where.ticks_ms
-        sure = tick == 1 or (kept and not _lost(gaps, Range(start - 1, start)))
+        # Else the oldest stored tick is the first if one that ended at its start would be stored:
+        # neither thinned nor lost.
+        unthinned = not stored.ticks_place or end > stored.ticks_ms
+        sure = tick == 1 or (unthinned and not _lost(gaps, Range(start - 1, start)))
         begins[series] = start if sure else None
     return begins
 
@@ -248,7 +260,7 @@ def item_numbers(cursor: Database, labels: Iterable[str]) -> dict[str, int]:
 
 
 def series_of(cursor: Database, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Return the common fields of all snapshots of each series, by its number."""
+    """Return the fields that all snapshots of a series share, for each series by its number."""
     names = ("id", "epoch", "mechanism", "guarantee", "edges")
     sql = f"select series, {', '.join(names)} from series where series in (select unnest(?::integer[]))"
     fields_of = {}
@@ -261,31 +273,35 @@ def series_of(cursor: Database, numbers: Iterable[int]) -> dict[int, dict[str, A
     return fields_of
 
 
-def chosen(cursor: Database, places: Sequence[int]) -> str:
-    """Create the table `chosen` of places; return a condition that narrows a search for them."""
+def register_chosen(cursor: Database, places: Sequence[int]) -> str:
+    """Register the table `chosen` of places, for joins; return a condition that they all meet.
+
+    With it, DuckDB skips most of a table.
+    """
     cursor.register("chosen", {"place": np.array(places, np.int64)})
     return f"place between {min(places, default=0)} and {max(places, default=0)}"
 
 
-def _rows(level: str, kind: str, stream: int, which: str) -> str:
-    """Return as SQL the rows of a stream in a level for which the condition `which` holds."""
-    return f"select * from {level}_{kind}_all where stream = {stream} and {which}"
+def _rows(level: str, kind: str, stream: int, condition: str) -> str:
+    """Return as SQL the rows of a stream in a level for which a condition holds."""
+    return f"select * from {level}_{kind}_all where stream = {stream} and {condition}"
 
 
 def _end(cursor: Database, level: str, stream: int, place: int, first_ms: int) -> int:
-    """Return the end, ms, of the tick at a place, or `first_ms` if there is none."""
-    row = f"select end_ms from {level}_heads_all where stream = {stream} and place = {place}"
-    found = first(cursor, row) if place else None
-    return first_ms if found is None else int(found[0])
+    """Return the end, ms, of the tick at a place, or `first_ms` if there is none or it is 0."""
+    query = f"select end_ms from {level}_heads_all where stream = {stream} and place = {place}"
+    row = first(cursor, query) if place else None
+    return first_ms if row is None else int(row[0])
 
 
 COUNTS_MAX = 1_000_000
 
 
 class Head(NamedTuple):
-    """A tick's row without its counts; `rest` is JSON of the fields without a column.
+    """A tick's row without its counts; `rest` is JSON of the snapshot's fields without a column.
 
-    `shown` is how many items it has, None for mechanisms that publish no items; `total` their sum.
+    `series` is the number of its series. `shown` is how many items it has, None for mechanisms that
+    publish no items; `total` is the sum of their counts.
     """
 
     place: int
@@ -302,8 +318,8 @@ class Head(NamedTuple):
     @property
     def further(self) -> dict[str, Any]:
         """The fields of the snapshot that have no column."""
-        found: dict[str, Any] = orjson.loads(self.rest or "{}")
-        return found
+        fields: dict[str, Any] = orjson.loads(self.rest or "{}")
+        return fields
 
 
 _HEAD = ", ".join(Head._fields)
@@ -320,7 +336,7 @@ class _StreamQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryQuery(_StreamQuery):
-    """A stream over time; `step` in ms, None: every stored tick."""
+    """A stream over time: the last tick of every step of `step` ms; None: every stored tick."""
 
     range: Range
     step: int | None = None
@@ -331,7 +347,7 @@ class HistoryQuery(_StreamQuery):
 class EpochsQuery(_StreamQuery):
     """The last tick of each of the newest `limit` epochs in a range.
 
-    `top` is how many of its largest items it lists, None: all.
+    Of each tick the `top` largest items are listed, None: all.
     """
 
     range: Range
@@ -341,7 +357,11 @@ class EpochsQuery(_StreamQuery):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickQuery(_StreamQuery):
-    """One tick, by a time `at` that it contains or by its number."""
+    """One tick: that which contains the time `at` (ms), or else number `tick` of an `epoch`.
+
+    `id` names a series that it must be of, None: any. Its `top` largest items are listed, None:
+    all.
+    """
 
     at: int | None = None
     epoch: int | None = None
@@ -355,30 +375,34 @@ def iso(ms: int) -> str:
     return f"{np.datetime64(ms, 'ms')}Z"
 
 
-def heads_of(cursor: Database, rows: str, values: Sequence[object] = ()) -> list[Head]:
-    """Return the heads that `rows`, SQL from the table on, selects."""
-    found = cursor.execute(f"select {_HEAD} from {rows}", list(values)).fetchall()
-    return [Head(*row) for row in found]
+def heads_of(
+    cursor: Database, source: str, values: Sequence[object] = ()
+) -> list[Head]:
+    """Return heads; `source` is the SQL after `from`, with all conditions, and `values` are its."""
+    rows = cursor.execute(f"select {_HEAD} from {source}", list(values)).fetchall()
+    return [Head(*row) for row in rows]
 
 
 def history(cursor: Database, query: HistoryQuery, reading: float | None) -> bytes:
-    """Answer /api/history.
+    """Return the answer to /api/history as JSON: a query's ticks, each with its items' counts.
 
-    Raises `NotStored`, `NotReadYet`, or `AnswerTooLarge` above `COUNTS_MAX` counts.
+    `reading` is the share of the topics read so far, None once all are. Raises `NotStored`,
+    `NotReadYet`, or `AnswerTooLarge` above `COUNTS_MAX` counts.
     """
-    where = locate(cursor, query.stream)
+    stored = locate(cursor, query.stream)
     heads = heads_of(
         cursor,
-        f"({selected(where, query)}) order by end_ms, place limit {query.limit + 1}",
+        f"({heads_of_history(stored, query)}) order by end_ms, place limit {query.limit + 1}",
     )
+    # One more than the limit was asked for.
     more = len(heads) > query.limit
     heads = heads[: query.limit]
-    complete = is_complete(cursor, where, query, reading, len(heads))
+    complete = is_complete(cursor, stored, query, reading, len(heads))
     if len(heads) * len(query.items) > COUNTS_MAX:
         raise AnswerTooLarge(
             f"{len(heads):,} entries of {len(query.items)} items: at most {COUNTS_MAX:,} counts; take a longer step"
         )
-    shown = _matrix(cursor, where, heads, query)
+    shown = _matrix(cursor, stored, heads, query)
     series = series_of(cursor, (head.series for head in heads))
     entries = [
         _entry(head, series[head.series], query.items, row)
@@ -395,7 +419,7 @@ def history(cursor: Database, query: HistoryQuery, reading: float | None) -> byt
             "reading": reading,
             "more": more,
             "next": _next(heads[-1].end_ms, query) if more else None,
-            "kept": where.kept,
+            "kept": stored.kept,
             "series": list(series.values()),
             "entries": entries,
         }
@@ -405,47 +429,53 @@ def history(cursor: Database, query: HistoryQuery, reading: float | None) -> byt
 def epochs(cursor: Database, query: EpochsQuery, reading: float | None) -> bytes:
     """Return the answer to /api/epochs, JSON with the last stored snapshot of each epoch.
 
-    `reading` is how far the store has read the topics, None once it has. Raise NotStored for a
-    stream that is not stored.
+    `reading` is the share of the topics read so far, None once all are. Raises as `history`.
     """
-    where = locate(cursor, query.stream)
-    rows = f"({last_of_epochs(where, query)}) order by end_ms desc, place desc limit {query.limit + 1}"
+    stored = locate(cursor, query.stream)
+    rows = f"({heads_of_epochs(stored, query)}) order by end_ms desc, place desc limit {query.limit + 1}"
     heads = heads_of(cursor, rows)
     more = len(heads) > query.limit
-    heads = heads[: query.limit][::-1]
-    snapshots = _snapshots(cursor, where.last("counts"), heads, query)
+    heads = heads[: query.limit][::-1]  # the oldest first
+    snapshots = _snapshots(cursor, stored.last("counts"), heads, query)
     began = beginnings(
-        cursor, query.stream, where, {snapshot["id"] for snapshot in snapshots}
+        cursor, query.stream, stored, {snapshot["id"] for snapshot in snapshots}
     )
     for head, snapshot in zip(heads, snapshots, strict=True):
-        snapshot |= {"total": head.total, "final": head.place != where.newest}
+        # An epoch is over unless its tick is the stream's newest.
+        snapshot |= {"total": head.total, "final": head.place != stored.newest_place}
         snapshot |= {"began": began.get(snapshot["id"]), "end_time": iso(head.end_ms)}
-    complete = is_complete(cursor, where, query, reading, len(heads))
-    about = {"complete": complete, "reading": reading, "kept": where.kept, "more": more}
+    complete = is_complete(cursor, stored, query, reading, len(heads))
+    about = {
+        "complete": complete,
+        "reading": reading,
+        "kept": stored.kept,
+        "more": more,
+    }
     return orjson.dumps({"epochs": snapshots} | about)
 
 
 def one_tick(
     cursor: Database, query: TickQuery
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Return (snapshot, {}) of a tick, or (None, neighbours): the nearest stored ticks.
+    """Return (snapshot, {}) of a tick, or (None, neighbours) if it is not stored.
 
-    Neighbours are by "before" and "after". Raises as `history`.
+    Neighbours are the nearest stored ticks, "before" and "after". Raises as `history`.
     """
-    where = locate(cursor, query.stream)
+    stored = locate(cursor, query.stream)
     of_id = (
         "series in (select series from series where id = ?)"
         if query.id is not None
         else "true"
     )
     values = [query.id] if query.id is not None else []
-    heads = where.every("heads")
+    heads = stored.every("heads")
+    # For neighbours, {0} is replaced: in `order` by asc or desc, in `beyond` by < or >.
     if query.at is not None:
         is_it = f"start_ms < {query.at} and end_ms >= {query.at}"
         order = "end_ms {0}"
         beyond = f"end_ms {{0}} {query.at}"
     else:
-        # Stream order: epochs by number, then ticks within them.
+        # Epochs by number, then ticks within them.
         is_it = f"epoch = {query.epoch} and tick = {query.tick}"
         order = "epoch {0}, tick {0}"
         beyond = f"(epoch {{0}} {query.epoch} or epoch = {query.epoch} and tick {{0}} {query.tick})"
@@ -454,23 +484,24 @@ def one_tick(
         cursor, f"{heads} where {is_it} and {of_id} order by place desc limit 1", values
     )
     if found:
-        return _snapshots(cursor, where.every("counts"), found, query)[0], {}
+        return _snapshots(cursor, stored.every("counts"), found, query)[0], {}
     nearest: dict[str, Any] = {}
-    for name, sign, way in (("before", "<", "desc"), ("after", ">", "asc")):
-        rows = f"{heads} where {beyond.format(sign)} and {of_id} order by {order.format(way)}, place {way} limit 1"
+    for name, sign, direction in (("before", "<", "desc"), ("after", ">", "asc")):
+        sorting = f"{order.format(direction)}, place {direction}"
+        source = f"{heads} where {beyond.format(sign)} and {of_id} order by {sorting} limit 1"
         nearest[name] = None
-        for near in heads_of(cursor, rows, values):
-            common = series_of(cursor, [near.series])[near.series]
+        for head in heads_of(cursor, source, values):
+            common = series_of(cursor, [head.series])[head.series]
             about = {"id": common["id"], "epoch": common["epoch"]}
-            nearest[name] = about | {"tick": near.tick, "end": near.end_ms}
+            nearest[name] = about | {"tick": head.tick, "end": head.end_ms}
     return None, nearest
 
 
-def selected(where: StoredRange, query: HistoryQuery) -> str:
+def heads_of_history(stored: StoredRange, query: HistoryQuery) -> str:
     """Return the heads of a query's ticks as SQL; with a step, the last tick of every step."""
+    # Steps begin at the beginning of the range, ms.
     origin = query.range.since or 0
-    # All ticks, or where steps are whole quarters of an hour those that end one.
-    heads = f"select * from {where.stepped('heads', query.range, query.step)} where {query.range.where}"
+    heads = f"select * from {stored.stepped('heads', query.range, query.step)} where {query.range.where}"
     if query.step is None:
         return heads
     # A tick that ends with a step belongs to it, not to the next one: hence - 1.
@@ -478,9 +509,10 @@ def selected(where: StoredRange, query: HistoryQuery) -> str:
     return f"select * from ({heads}) semi join ({last}) using (place)"
 
 
-def last_of_epochs(where: StoredRange, query: EpochsQuery) -> str:
+def heads_of_epochs(stored: StoredRange, query: EpochsQuery) -> str:
     """Return as SQL the head of the last tick of each epoch in a query's range."""
-    newest = f"select *, max(place) over (partition by series) as newest from {where.last('heads')}"
+    # A series that went on after another one has several.
+    newest = f"select *, max(place) over (partition by series) as newest from {stored.last('heads')}"
     return f"select * exclude newest from ({newest}) where place = newest and {query.range.where}"
 
 
@@ -490,7 +522,11 @@ def _entry(
     items: Sequence[str],
     shown: list[_Row | None],
 ) -> dict[str, Any]:
-    """Return a tick of an answer to /api/history; `shown` are the `items` asked for."""
+    """Return a tick of an answer to /api/history.
+
+    `common` are the fields of its series; `shown` has what it shows of each of the `items` asked
+    for, None if it does not show one.
+    """
     entry = {"id": common["id"], "epoch": common["epoch"], "tick": head.tick}
     entry |= {"start": head.start_ms, "end": head.end_ms, "end_time": iso(head.end_ms)}
     entry |= {"sd": head.sd}
@@ -505,27 +541,31 @@ def _entry(
 
 
 class _Row(NamedTuple):
-    """What a tick shows of an item; `sums` has only nulls without them."""
+    """What a tick shows of an item: its count `n`, and its sum, mean and interval (`SUMS`).
+
+    These are None for a histogram without sums.
+    """
 
     n: int
     sums: tuple[float | None, ...]
 
 
 def _matrix(
-    cursor: Database, where: StoredRange, heads: Sequence[Head], query: HistoryQuery
+    cursor: Database, stored: StoredRange, heads: Sequence[Head], query: HistoryQuery
 ) -> list[list[_Row | None]]:
-    """Return a row for each head, with an entry for each item; None if it is not shown."""
+    """Return a row for each head, with an entry for each item of the query; None: not shown."""
     numbers = item_numbers(cursor, query.items)
     matrix: list[list[_Row | None]] = [[None] * len(query.items) for _ in heads]
     if not numbers or not heads:
         return matrix
     places = [head.place for head in heads]
-    narrow = chosen(cursor, places)
+    narrow = register_chosen(cursor, places)
     rows = cursor.execute(
-        f"select place, item, n, {_SUMS} from {where.stepped('counts', query.range, query.step)} "
+        f"select place, item, n, {_SUMS} from {stored.stepped('counts', query.range, query.step)} "
         f"semi join chosen using (place) where {narrow} and item in ({', '.join(map(str, numbers.values()))})"
     ).fetchall()
     row_of = {place: row for row, place in enumerate(places)}
+    # Of each item, by its number: a query may name one twice.
     columns: dict[int, list[int]] = {}
     for column, label in enumerate(query.items):
         if label in numbers:
@@ -542,28 +582,32 @@ def _snapshots(
     heads: Sequence[Head],
     query: EpochsQuery | TickQuery,
 ) -> list[dict[str, Any]]:
-    """Return snapshots as in the topic, with `total_items` if items may have been cut."""
+    """Return the snapshots of ticks as in the topic, with the items that a query asks for.
+
+    `counts` is the SQL of the rows to take these from. Where items may have been cut, `total_items`
+    is added.
+    """
     series = series_of(cursor, (head.series for head in heads))
     cut = query.top is not None or bool(query.items)
-    narrow = chosen(cursor, [head.place for head in heads])
-    picked = "true"
+    narrow = register_chosen(cursor, [head.place for head in heads])
+    is_wanted = "true"
     if query.items:
         numbers = item_numbers(cursor, query.items).values()
-        picked = f"item in ({', '.join(map(str, numbers)) or 'null'})"
-    # Keep all buckets of numbers.
+        is_wanted = f"item in ({', '.join(map(str, numbers)) or 'null'})"
+    # Histograms of numbers keep all their buckets.
     whole = [
         head.place
         for head in heads
         if not query.items and "edges" in series[head.series]
     ]
     cursor.register("whole", {"place": np.array(whole, np.int64)})
-    best = ""
+    largest = ""
     if query.top is not None:
         rank = "row_number() over (partition by place order by n desc, label)"
-        best = f"qualify {rank} <= {query.top} or place in (select place from whole)"
+        largest = f"qualify {rank} <= {query.top} or place in (select place from whole)"
     rows = cursor.execute(
         f"select place, label, n, {_SUMS} from {counts} semi join chosen using (place) join labels using (item) "
-        f"where {narrow} and {picked} {best} order by place, n desc, label limit {COUNTS_MAX + 1}"
+        f"where {narrow} and {is_wanted} {largest} order by place, n desc, label limit {COUNTS_MAX + 1}"
     ).fetchall()
     if len(rows) > COUNTS_MAX:
         raise AnswerTooLarge(
@@ -587,7 +631,8 @@ def snapshot_of(
 ) -> dict[str, Any]:
     """Return a stored tick with the fields that its snapshot had in the topic.
 
-    `common` are those of its series; `cut`: items may have been left out.
+    `common` are those of its series, `items` the labels to list with their rows. `cut`: some may
+    have been left out, so `total_items` says how many there are.
     """
     fields: dict[str, Any] = {
         **stream._asdict(),
@@ -611,10 +656,13 @@ def snapshot_of(
 
 
 def _next(end_ms: int, query: HistoryQuery) -> int:
-    """Return the `from` of the next page, ms: with a step, the end of the step."""
+    """Return the `from` of the next page, ms, after one whose last tick ends at `end_ms`.
+
+    With a step, that is the end of the step in which the tick is.
+    """
     if query.step is None:
         return end_ms
     origin = query.range.since or 0
-    # Steps up to and including the one that ends at `end_ms` or later: rounded up.
+    # How many steps there are up to and including that one: rounded up.
     steps = -((origin - end_ms) // query.step)
     return origin + steps * query.step

@@ -1,7 +1,11 @@
 """The history of one dashboard: one thread fills its file, and a few threads answer queries.
 
 After a file error the dashboard runs on without history: its state and refused queries give the
-reason, and opening the file is retried until it succeeds.
+reason, and opening the file is retried until it succeeds. Old rows are removed by level: `ticks`
+has every tick, `quarters` the last of each quarter of an hour (`writing`).
+
+Queries share DuckDB's memory with the writer, which comes first: when it has none, running queries
+are ended, and others wait until it has taken a step.
 """
 
 import asyncio
@@ -24,7 +28,7 @@ import duckdb
 from confluent_kafka import KafkaException
 
 from workers.client.config import ReaderSettings
-from workers.dashboard.store.files import emptied
+from workers.dashboard.store.files import empty_directory
 from workers.dashboard.store.following import Backlog, Follower
 from workers.dashboard.store.writing import (
     Database,
@@ -44,6 +48,7 @@ CLOSING_S = 2.0
 # A writer without memory tries so often, and waits this much longer each time.
 ROOM_TRIES = 5
 ROOM_WAIT_S = 0.2
+# So does a query that makes a piece of a file.
 PIECE_TRIES = 5
 # Advice to clients that ask for too much.
 LESS = "ask for a shorter time or a longer step"
@@ -56,6 +61,7 @@ FILES = 2
 FILE_S = 1_800.0
 # Old rows are removed every 1/THIN_EVERY of their retention.
 THIN_EVERY = 48
+# How often new rows are sorted, if there are many, and old ones removed, if that is due.
 COMPACT_S = 5.0
 
 OPENING = "it is being opened"
@@ -87,14 +93,14 @@ class QueryFailed(Exception):
 
 
 class MemoryTaken(QueryFailed):
-    """A query that lacked memory, or was ended because the writer did."""
+    """A query that lacked memory, or was ended because the writer lacked it."""
 
 
 class Store:
     """One history, filled by the thread `_run` and queried by others.
 
-    `state`, which the API shows, is replaced, never mutated. `reading` is the fraction of the
-    topics that has been read, None once all has.
+    `state`, which the API shows, is replaced, never mutated. `reading` is the part of the topics
+    that has been read, from 0 to 1, None once all has.
     """
 
     def __init__(self, settings: ReaderSettings) -> None:
@@ -103,10 +109,10 @@ class Store:
         self._keep_ms = {"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms}
         self.backlog = Backlog()
         self._path = keep.store
-        # Whether it is a temporary file.
-        self._own = keep.store is None
-        # None while the file is closed; the cursors lent to questions.
+        self._is_temporary = keep.store is None
+        # None while the file is closed.
         self._database: Database | None = None
+        # Those lent to queries.
         self._cursors: set[Database] = set()
         # Guards these two and `_writer_first`; notified when a cursor is back.
         self._idle = threading.Condition()
@@ -116,15 +122,15 @@ class Store:
             THREADS, thread_name_prefix="history-question"
         )
         self._files = ThreadPoolExecutor(FILES, thread_name_prefix="history-file")
-        # Questions that wait or run, and files that are being sent.
+        # Queries that wait or run, and files that are being sent.
         self._asking = 0
         self._sending = 0
-        # Whether questions wait for the writer, which has run out of memory.
+        # Whether queries wait for the writer, which has run out of memory.
         self._writer_first = False
-        # Steps in a row that failed for lack of memory.
-        self._tries = 0
+        # The writer's steps in a row that failed for lack of memory.
+        self._room_tries = 0
         # By level: the newest tick's end, ms, when it was thinned last.
-        self._thinned: dict[str, int] = {}
+        self._thinned_ms: dict[str, int] = {}
         self.reading: float | None = 0.0
         self.state: Mapping[str, object] = MappingProxyType(
             {"state": "off", "why": OPENING}
@@ -153,7 +159,7 @@ class Store:
             self._thread.join(CLOSING_S)
         self._queries.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False, cancel_futures=True)
-        if self._own and self._path is not None:
+        if self._is_temporary and self._path is not None:
             shutil.rmtree(self._path.parent, ignore_errors=True)
 
     async def ask(self, query: Query[T]) -> T:
@@ -189,7 +195,7 @@ class Store:
     async def make_piece(self, query: Query[T]) -> T:
         """Run a longer query, like `ask`, that makes a piece of a file.
 
-        What is sent cannot be taken back, so one that lacks memory is run again.
+        One that lacks memory is run again: the pieces before it are sent already.
         """
         tries = 0
         while True:
@@ -212,7 +218,7 @@ class Store:
                 cursor.begin()  # a consistent view, despite concurrent writes
                 return query(cursor)
             except duckdb.Error as error:
-                # By the timer, by `_release`, or by `_make_room`.
+                # Interrupted by the timer, by `_release` (the file is closed), or by `_make_room`.
                 interrupted = isinstance(error, duckdb.InterruptException)
                 if interrupted and self._database is None:
                     raise self._no_history() from None
@@ -230,7 +236,10 @@ class Store:
 
     @contextmanager
     def _cursor(self, within_s: float) -> Iterator[Database]:
-        """Lend a cursor; `_release` waits until all are back before the file is closed."""
+        """Lend a query a cursor; `_release` waits until all are back before the file is closed.
+
+        QueryFailed if there is no history, or if the writer comes first for `within_s`.
+        """
         with self._idle:
             if not self._idle.wait_for(lambda: not self._writer_first, within_s):
                 raise QueryFailed("the history is being written: ask again in a moment")
@@ -264,25 +273,28 @@ class Store:
             self._stopped.wait(REOPEN_S)
 
     def _fill(self) -> None:
-        """Open the file and fill it until the end; propagate the file's errors."""
+        """Open the file and fill it until the store is closed; propagate the file's errors.
+
+        Kafka's errors only end `_follow`, which begins again; so does lack of memory, a few times.
+        """
         if self._path is None:
             self._path = (
                 Path(tempfile.mkdtemp(prefix="quietcount-history-")) / "history.duckdb"
             )
         database = connect(self._path)
         try:
-            emptied(self.pieces)
+            empty_directory(self.pieces)
             writer = Writer(database)
-            # Another file may have taken the place of one that failed.
+            # Not what it was: another file may have taken the place of one that failed.
             self.reading = 0.0
             with self._idle:
                 self._database = database
             if self.state["state"] == "off":
                 logger.info(
                     "history: kept in %s",
-                    "a file of its own" if self._own else self._path,
+                    "a file of its own" if self._is_temporary else self._path,
                 )
-            # Not "waiting", in which the page asks for what the file already has.
+            # Also where it was "waiting": then the page would ask for what the file may not have.
             self._report({"state": "reading", "read": 0.0})
             while not self._stopped.is_set():
                 try:
@@ -296,12 +308,12 @@ class Store:
                     if not self._make_room():
                         raise
                     logger.warning("history: %s; questions wait", _loggable(error))
-                    # The first rollback may have lacked memory too.
+                    # The writer rolled back, but may have lacked memory for that too.
                     with contextlib.suppress(duckdb.Error):
                         database.rollback()
                     writer = Writer(database)
                     continue
-                self._let_read()
+                self._let_queries_begin()
                 self._report({"state": "waiting"})
                 self._stopped.wait(RETRY_S)
         finally:
@@ -310,7 +322,7 @@ class Store:
                 database.close()
 
     def _follow(self, database: Database, writer: Writer) -> None:
-        """Fill the file until the end; propagate Kafka's errors too.
+        """Fill the file until the store is closed; propagate Kafka's errors too.
 
         Between steps sort new rows and remove old ones, every `COMPACT_S` and when all is read.
         """
@@ -320,7 +332,7 @@ class Store:
             if self._stopped.is_set():
                 return
             was_live = self.reading is None
-            self.reading = follower.read
+            self.reading = follower.fraction_read
             is_live = self.reading is None
             self._report(
                 {"state": "live"}
@@ -331,7 +343,7 @@ class Store:
                 compact(database)
                 self._thin(database, writer.ends)
                 compact_at = time.monotonic() + COMPACT_S
-            self._let_read()
+            self._let_queries_begin()
 
     def _thin(self, database: Database, ends: Mapping[str, int]) -> None:
         """Remove old rows of the levels where that is due.
@@ -340,63 +352,66 @@ class Store:
         """
         newest = max(ends.values(), default=0)
         for level, keep_ms in self._keep_ms.items():
-            thinned = self._thinned.get(level, 0)
-            if newest - thinned >= max(keep_ms // THIN_EVERY, 1):
+            since_ms = newest - self._thinned_ms.get(level, 0)
+            # At least 1: not again before a new tick.
+            if since_ms >= max(keep_ms // THIN_EVERY, 1):
                 thin(database, ends, {level: keep_ms})
-                self._thinned[level] = newest
+                self._thinned_ms[level] = newest
 
     def _make_room(self) -> bool:
-        """End all questions, and let none begin before the next step; False if that does not help.
+        """End all queries, and let none begin before the writer's next step.
 
-        They share DuckDB's memory with the writer, which must not fail for a question. DuckDB may
-        take a while until it has freed theirs.
+        False if that did not help `ROOM_TRIES` times in a row.
         """
         with self._idle:
-            if self._tries == ROOM_TRIES:
+            if self._room_tries == ROOM_TRIES:
                 return False
-            self._tries += 1
+            self._room_tries += 1
             self._writer_first = True
-            self._end_questions()
-        self._stopped.wait((self._tries - 1) * ROOM_WAIT_S)
+            self._end_queries()
+        # DuckDB may take a while until it has freed their memory.
+        self._stopped.wait((self._room_tries - 1) * ROOM_WAIT_S)
         return True
 
-    def _let_read(self) -> None:
-        """Let questions begin again."""
+    def _let_queries_begin(self) -> None:
+        """Let queries begin again, after a step of the writer that had enough memory."""
         with self._idle:
             self._writer_first = False
-            self._tries = 0
+            self._room_tries = 0
             self._idle.notify_all()
 
     def _release(self) -> None:
         """Close the file to queries, and wait until none uses it."""
         with self._idle:
             self._database = None
-            self._end_questions()
-        self._let_read()
+            self._end_queries()
+        # Those that wait for the writer are refused now.
+        self._let_queries_begin()
 
-    def _end_questions(self) -> None:
-        """Interrupt all questions, and wait until their cursors are back."""
+    def _end_queries(self) -> None:
+        """Interrupt all queries, and wait until their cursors are back; `_idle` is held."""
         for cursor in self._cursors:
             with contextlib.suppress(duckdb.Error):
                 cursor.interrupt()
         self._idle.wait_for(lambda: not self._cursors)
 
-    def _disable(self, why: str, said: str) -> None:
-        """Note, and log once, why there is no history."""
+    def _disable(self, why: str, detail: str) -> None:
+        """Note, and log once, why there is no history; the detail is for the log only."""
         if self.state.get("why") != why:
             line = (
                 "history: off: %s (%s); the dashboard continues without it and retries"
             )
-            logger.error(line, why, said)
+            logger.error(line, why, detail)
         self._report({"state": "off", "why": why})
 
     def _report(self, state: Mapping[str, object]) -> None:
+        """Replace the state that other threads read, by a copy that cannot change."""
         if state != self.state:
             self.state = MappingProxyType(dict(state))
 
 
 def _loggable(error: BaseException) -> str:
-    """Return a loggable description of an error; other types than these may quote a label."""
+    """Return a description of an error for the log, without labels, which some types quote."""
     if isinstance(error, OSError):
         return describe(error)
     if isinstance(

@@ -12,15 +12,19 @@ Tables, in one DuckDB file:
     gaps        unread records removed from a partition: ends of ticks, between two times
     streams     histogram and stream key
     series      common fields of all snapshots of one `id`
-    labels      labels by number
+    labels      labels of items by number
     kept        first place that remains in a thinned level, by stream
 
-Each level also has tables LEVEL_heads and LEVEL_counts, the same with `_new`, and views over both
-with `_all`. The levels are `ticks` (every tick), `quarters` (the last tick of each quarter of an
-hour of each series) and `epochs` (the last tick of each series). A tick enters the last two once a
-later one arrives. `place` numbers snapshots in arrival order. In `_new`, the rows of a tick are
-adjacent. Once there are many, they are sorted by (stream, item, place) into the other table, where
-the rows of an item are adjacent: about a byte per count, and queries read little else.
+Each level also has tables LEVEL_heads (a row for each tick) and LEVEL_counts (a row for each tick
+and item), the same with `_new`, and views over both with `_all`. The levels are `ticks` (every
+tick), `quarters` (the last tick of each quarter of an hour of each series) and `epochs` (the last
+tick of each series). A tick enters the last two once a later one arrives. `place` numbers snapshots
+in arrival order. In `_new`, the rows of a tick are adjacent. Once there are many, they are sorted
+by (stream, item, place) into the other table, where the rows of an item are adjacent: about a byte
+per count, and queries read little else.
+
+Columns: streams, series and items are numbers; `part` is a partition, `n` a count, `shown` how many
+items a tick has and `total` the sum of their counts, `rest` JSON of the fields without a column.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ VERSION = 2
 LEVELS = ("ticks", "quarters", "epochs")
 # All time zones are whole quarters of an hour apart, so local days and hours end with one.
 QUARTER_MS = 900_000
-# DuckDB's buffer memory, for the writer and all questions; beyond it, DuckDB spills to disk.
+# DuckDB's buffer memory, for the writer and all queries; beyond it, DuckDB spills to disk.
 MEMORY = "128MB"
 SPILL = "2GB"
 THREADS = 2
@@ -73,7 +77,7 @@ class SchemaMismatch(Exception):
 
 def connect(path: Path) -> Database:
     """Open or create a file; raise duckdb.Error if that fails, SchemaMismatch for old tables."""
-    # DuckDB reads the beginning of a relative path, such as `md:`, as a scheme.
+    # Not relative: DuckDB would read a beginning such as `md:` as a scheme.
     path = path.absolute()
     spilling = {"temp_directory": f"{path}.tmp", "max_temp_directory_size": SPILL}
     # Never load extensions, whatever a query needs.
@@ -94,10 +98,9 @@ def _prepare(database: Database) -> None:
     """Create the tables of a new file; raise SchemaMismatch for those of another version."""
     tables = database.execute("select table_name from duckdb_tables()").fetchall()
     if tables:
-        versions = "select version from meta"
-        if ("meta",) not in tables or database.execute(versions).fetchall() != [
-            (VERSION,)
-        ]:
+        if ("meta",) not in tables:
+            raise SchemaMismatch
+        if first(database, "select version from meta") != (VERSION,):
             raise SchemaMismatch
         return
     database.begin()
@@ -116,26 +119,29 @@ def _prepare(database: Database) -> None:
 def first(
     database: Database, query: str, values: Sequence[object] = ()
 ) -> tuple[Any, ...] | None:
-    """Return a result's first row after reading all of it, so that another query may follow."""
+    """Return the first row of a result, None of an empty one.
+
+    All of the result is read: DuckDB may not run another query before.
+    """
     rows = database.execute(query, list(values)).fetchall()
     return rows[0] if rows else None
 
 
-# Rows stored in the order of arrival before they are sorted.
+# So many rows are stored in the order of arrival before they are sorted.
 COUNTS_NEW = 4_000_000
 HEADS_NEW = 500_000
 _ORDER = {"heads": "stream, place", "counts": "stream, item, place"}
 
 
 def compact(
-    database: Database, counts: int = COUNTS_NEW, heads: int = HEADS_NEW
+    database: Database, counts_min: int = COUNTS_NEW, heads_min: int = HEADS_NEW
 ) -> None:
-    """Sort the new rows of every table that has at least `counts` or `heads` of them."""
+    """Move the rows of every `_new` table into the sorted one, if it has at least so many."""
     for level in LEVELS:
-        for kind, least in (("counts", counts), ("heads", heads)):
+        for kind, rows_min in (("counts", counts_min), ("heads", heads_min)):
             table = f"{level}_{kind}"
-            found = first(database, f"select count(*) from {table}_new")
-            if found is None or found[0] < least:
+            new_rows = first(database, f"select count(*) from {table}_new")
+            if new_rows is None or new_rows[0] < rows_min:
                 continue
             with _transaction(database):
                 database.execute(
@@ -152,13 +158,13 @@ def thin(
     The next level already has the last of each quarter of an hour and of each epoch. `ends` is the
     newest tick's `end` by histogram, ms; `keep_ms` the retention by level.
     """
-    for level, keep in keep_ms.items():
-        since = np.array([end - keep for end in ends.values()], np.int64)
+    for level, level_ms in keep_ms.items():
+        since = np.array([end - level_ms for end in ends.values()], np.int64)
         with _transaction(database):
             database.register(
                 "since", {"histogram": object_column(list(ends)), "ms": since}
             )
-            # By stream: the first place that remains, at most that of its newest tick.
+            # The table `first`: the first place of each stream that remains, at most its newest.
             database.execute(
                 "create or replace temp table first as select stream, coalesce(min(place) filter "
                 f"(end_ms > ms), max(place)) as place from {level}_heads_all join streams using "
@@ -197,12 +203,14 @@ def _transaction(database: Database) -> Iterator[None]:
         raise
 
 
-# Names with their own columns; `page` and `pages` are 1 in a complete snapshot.
-COLUMNS = frozenset(
+# Fields of a snapshot that are not in `rest`: they have columns of their own, but for `page` and
+# `pages`, which are 1 in a complete one.
+_NOT_IN_REST = frozenset(
     {*Frame.__struct_fields__, "edges"} - {"sums", "sum", "window", "previous_id"}
 )
 # Entries of a cache; a full cache is cleared and refilled from the file.
 CACHED = 200_000
+# A browser reads smaller numbers exactly.
 _EXACT = 2**53
 
 
@@ -215,14 +223,17 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to resume in a partition of the topic with this id (None: the cluster gives none)."""
+    """Where to resume in a partition: the next offset, and the id of the topic that it is of.
+
+    The id changes if the topic is deleted and made again; None: the cluster gives none.
+    """
 
     topic_id: str | None
     next: int
 
 
 class _Newest(NamedTuple):
-    """The newest tick of a stream; `quarter` is the quarter of an hour in which it ends."""
+    """The newest tick of a stream; `quarter` numbers the quarters of an hour since 1970."""
 
     place: int
     series: int
@@ -239,12 +250,12 @@ class _Counts(NamedTuple):
     sums: list[SumRow]
 
 
-class _Rows:
-    """New rows of a batch, by table, until one transaction inserts them.
+class _Batch:
+    """New rows by table, until one transaction inserts them.
 
-    `overtaken` are places of ticks that turned out to be the last of a quarter or a series;
-    `opened` is, by histogram and partition, the end of the first new tick, at which an open gap
-    ends.
+    `labels` has the number of each new label. `overtaken` are the places of ticks that are to be
+    copied to a level, as a later tick shows that they are the last of a quarter or a series.
+    `opened` is, by histogram and partition, the end of the first new tick: an open gap ends there.
     """
 
     def __init__(self) -> None:
@@ -262,11 +273,12 @@ class Writer:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        # The last place that was given, 0 if none was.
         heads = " union all ".join(
             f"select max(place) from {level}_heads_all" for level in LEVELS
         )
         self._place = self._number(f"select max(place) from ({heads}) as places(place)")
-        self._streams: dict[tuple[str, str], int] = {
+        self._stream_numbers: dict[tuple[str, str], int] = {
             (histogram, key): stream
             for stream, histogram, key in self._rows(
                 "select stream, histogram, key from streams"
@@ -275,13 +287,14 @@ class Writer:
         self._next_stream = self._number("select max(stream) from streams") + 1
         self._next_series = self._number("select max(series) from series") + 1
         self._next_item = self._number("select max(item) from labels") + 1
-        # Caches of the file: series by their common fields, their last ticks, items by label.
-        self._series: dict[tuple[object, ...], int] = {}
-        self._ticks: dict[int, int] = {}
-        self._items: dict[str, int] = {}
+        # Caches of the file: series by their common fields, the last tick by series (0: none),
+        # items by label.
+        self._series_numbers: dict[tuple[object, ...], int] = {}
+        self._last_tick: dict[int, int] = {}
+        self._item_of: dict[str, int] = {}
         # By stream.
         self._newest: dict[int, _Newest] = {}
-        # `end` of the newest tick of each histogram.
+        #: By histogram: the end of its newest tick, ms.
         self.ends: dict[str, int] = {}
         newest = (
             "select histogram, stream, max(place), arg_max(series, place), arg_max(end_ms, place) "
@@ -303,7 +316,11 @@ class Writer:
         }
 
     def note_gap(self, histogram: str, part: int) -> None:
-        """Record that unread records of a partition were removed."""
+        """Note that unread records of a partition were removed, until its next tick is read.
+
+        The gap opens at the start of the newest tick, not its end: they may be of other stream keys
+        of this tick.
+        """
         self._db.execute(
             "insert into gaps select ?, ?, max(start_ms), null from ticks_heads_all join streams "
             "using (stream) where histogram = ? and part = ?",
@@ -314,102 +331,110 @@ class Writer:
     def write(
         self, arrived: Iterable[Arrival], positions: Mapping[tuple[str, int], Position]
     ) -> int:
-        """Store snapshots, in partition order, with positions; return the number of new ones.
+        """Store snapshots and the positions after them; return the number of new snapshots.
 
-        After duckdb.Error, nothing was stored, or the outcome is unknown.
+        Those of a partition are in its order. After duckdb.Error, nothing was stored, or the
+        outcome is unknown.
         """
-        rows = _Rows()
+        batch = _Batch()
         for arrival in arrived:
-            self._add(rows, arrival)
+            self._add(batch, arrival)
         with _transaction(self._db):
-            self._insert(rows)
+            self._insert(batch)
             for (topic, part), position in positions.items():
                 self._set_position(topic, part, position)
-        for cache in (self._series, self._ticks, self._items):
+        for cache in (self._series_numbers, self._last_tick, self._item_of):
             if len(cache) > CACHED:
                 cache.clear()
-        return len(rows.heads)
+        return len(batch.heads)
 
-    def _add(self, rows: _Rows, arrived: Arrival) -> None:
+    def _add(self, batch: _Batch, arrived: Arrival) -> None:
         """Add a snapshot's rows to a batch, unless it is stored already."""
         snapshot = arrived.snapshot
         parsed = _parsed(snapshot)
-        stream = self._stream(rows, arrived)
-        series = self._series_of(rows, stream, snapshot, parsed)
-        if snapshot.tick <= self._ticks[series]:
+        stream = self._stream(batch, arrived)
+        series = self._series_of(batch, stream, snapshot, parsed)
+        if snapshot.tick <= self._last_tick[series]:
             return
-        self._ticks[series] = snapshot.tick
+        self._last_tick[series] = snapshot.tick
         self._place += 1
-        number = self._place
+        place = self._place
         quarter = _quarter(snapshot.end)
         # The tick before it was the last of its quarter, or of its series.
-        last = self._newest.get(stream)
-        if last is not None and (last.series, last.quarter) != (series, quarter):
-            rows.overtaken["quarters"].append(last.place)
-            if last.series != series:
-                rows.overtaken["epochs"].append(last.place)
-        self._newest[stream] = _Newest(number, series, quarter)
+        before = self._newest.get(stream)
+        if before is not None and (before.series, before.quarter) != (series, quarter):
+            batch.overtaken["quarters"].append(before.place)
+            if before.series != series:
+                batch.overtaken["epochs"].append(before.place)
+        self._newest[stream] = _Newest(place, series, quarter)
         histogram = snapshot.histogram
         end = snapshot.end
         self.ends[histogram] = max(self.ends.get(histogram, end), end)
-        # Removed records may have the newest tick that was read, for other keys: up to its end.
-        rows.opened.setdefault((histogram, arrived.part), end)
+        # Up to its end, not its start: records of this tick may be missing too, for other keys.
+        batch.opened.setdefault((histogram, arrived.part), end)
         if parsed.labels:
-            shown = _Counts(number, stream, parsed.labels, parsed.counts, parsed.sums)
-            rows.counts.append(shown)
+            shown = _Counts(place, stream, parsed.labels, parsed.counts, parsed.sums)
+            batch.counts.append(shown)
+        # In the order of the columns of `ticks_heads`.
         times = snapshot.tick, snapshot.start, end
-        rows.heads.append((number, stream, series, *times, *parsed.head, parsed.rest))
+        batch.heads.append((place, stream, series, *times, *parsed.head, parsed.rest))
 
-    def _stream(self, rows: _Rows, arrived: Arrival) -> int:
+    def _stream(self, batch: _Batch, arrived: Arrival) -> int:
         """Return the number of a snapshot's stream; a new one is added to the batch."""
         snapshot = arrived.snapshot
         name = (snapshot.histogram, snapshot.key)
-        stream = self._streams.get(name)
+        stream = self._stream_numbers.get(name)
         if stream is None:
-            stream = self._streams[name] = self._next_stream
+            stream = self._stream_numbers[name] = self._next_stream
             self._next_stream += 1
-            rows.streams.append((stream, *name, arrived.part, snapshot.end))
+            batch.streams.append((stream, *name, arrived.part, snapshot.end))
         return stream
 
     def _series_of(
-        self, rows: _Rows, stream: int, snapshot: SeenSnapshot, parsed: _Parsed
+        self, batch: _Batch, stream: int, snapshot: SeenSnapshot, parsed: _Parsed
     ) -> int:
-        """Return the number of a snapshot's series; its last tick is then in `_ticks`."""
-        about = snapshot.id, snapshot.epoch, snapshot.mechanism
-        common = (stream, *about, parsed.guarantee, parsed.edges)
-        series = self._series.get(common)
+        """Return the number of a snapshot's series; its last tick is then in `_last_tick`.
+
+        A series is recognized by all the fields that its snapshots share; a new one is added to the
+        batch.
+        """
+        named = snapshot.id, snapshot.epoch, snapshot.mechanism
+        common = (stream, *named, parsed.guarantee, parsed.edges)
+        series = self._series_numbers.get(common)
         if series is None:
             names = ("stream", "id", "epoch", "mechanism", "guarantee", "edges")
             same = " and ".join(f"{name} = ?" for name in names)
             stored = first(self._db, f"select series from series where {same}", common)
             if stored is None:
                 series = self._next_series
-                self._ticks[self._next_series] = 0
+                self._last_tick[self._next_series] = 0  # none yet
                 self._next_series += 1
-                rows.series.append((series, *common))
+                batch.series.append((series, *common))
             else:
                 series = int(stored[0])
-            self._series[common] = series
-        if series not in self._ticks:
+            self._series_numbers[common] = series
+        # The cache may have been cleared, and thinning may have left the last tick in any level.
+        if series not in self._last_tick:
             heads = " union all ".join(
                 f"select max(tick) from {level}_heads_all where stream = {stream} and series = {series}"
                 for level in LEVELS
             )
-            self._ticks[series] = self._number(
+            self._last_tick[series] = self._number(
                 f"select max(tick) from ({heads}) as ticks(tick)"
             )
         return series
 
-    def _insert(self, rows: _Rows) -> None:
+    def _insert(self, batch: _Batch) -> None:
         """Insert a batch, and end the gaps before it."""
-        _insert(self._db, "streams", rows.streams, _STREAM_TYPES)
-        _insert(self._db, "series", rows.series, _SERIES_TYPES)
-        if rows.heads:
-            _insert(self._db, "ticks_heads_new", rows.heads, _HEAD_TYPES)
-            self._insert_counts(rows)
-            self._promote(rows.overtaken)
-        if self._open_gaps and rows.opened:
-            for (histogram, part), end in rows.opened.items():
+        _insert(self._db, "streams", batch.streams, _STREAM_TYPES)
+        _insert(self._db, "series", batch.series, _SERIES_TYPES)
+        if batch.heads:
+            _insert(self._db, "ticks_heads_new", batch.heads, _HEAD_TYPES)
+            self._insert_counts(batch)
+            # Last: an overtaken tick may be of this batch.
+            self._promote(batch.overtaken)
+        if self._open_gaps and batch.opened:
+            for (histogram, part), end in batch.opened.items():
                 self._db.execute(
                     "update gaps set until_ms = ? where histogram = ? and part = ? and until_ms is null",
                     [end, histogram, part],
@@ -418,13 +443,13 @@ class Writer:
                 self._number("select count(*) from gaps where until_ms is null") > 0
             )
 
-    def _insert_counts(self, rows: _Rows) -> None:
+    def _insert_counts(self, batch: _Batch) -> None:
         """Insert the counts of a batch, a row per tick and item, with numbers for new labels."""
-        if not rows.counts:
+        if not batch.counts:
             return
-        places, streams, labels, counts, sums = zip(*rows.counts, strict=True)
-        items = self._numbered(set(chain.from_iterable(labels)), rows)
-        lengths = [len(one) for one in labels]
+        places, streams, labels, counts, sums = zip(*batch.counts, strict=True)
+        items = self._numbered(set(chain.from_iterable(labels)), batch)
+        lengths = [len(of_tick) for of_tick in labels]
         columns = {
             "stream": np.repeat(np.array(streams, np.int32), lengths),
             "item": np.array(
@@ -434,39 +459,39 @@ class Writer:
             "n": np.array(list(chain.from_iterable(counts)), np.int64),
         }
         if any(sums):
-            without = [(None,) * len(SUMS)]
-            of_items = chain.from_iterable(
-                of_tick or without * length
+            no_sums = [(None,) * len(SUMS)]
+            rows = chain.from_iterable(
+                of_tick or no_sums * length
                 for of_tick, length in zip(sums, lengths, strict=True)
             )
-            by_column = np.array(list(of_items), np.float64).T
+            by_column = np.array(list(rows), np.float64).T
             for name, column in zip(SUMS, by_column, strict=True):
                 columns[name] = float_column(column)
-        new = [(item, label) for label, item in rows.labels.items()]
+        new = [(item, label) for label, item in batch.labels.items()]
         _insert(self._db, "labels", new, (np.int32, object))
         self._db.register("added", columns)
         self._db.execute("insert into ticks_counts_new by name from added")
         self._db.unregister("added")
 
-    def _numbered(self, labels: set[str], rows: _Rows) -> dict[str, int]:
-        """Return a number for each label; new ones are in `rows.labels`."""
-        missing = [label for label in labels if label not in self._items]
+    def _numbered(self, labels: set[str], batch: _Batch) -> dict[str, int]:
+        """Return the number of each label; new labels get one, and are added to the batch."""
+        missing = [label for label in labels if label not in self._item_of]
         if missing:
             # Sorted, so that the same topic yields the same numbers.
             self._db.register("sought", {"label": np.array(sorted(missing), object)})
             known = self._rows(
                 "select label, item from labels semi join sought using (label)"
             )
-            self._items.update(dict(known))
+            self._item_of.update(dict(known))
             self._db.unregister("sought")
             for label in sorted(missing):
-                if label not in self._items:
-                    self._items[label] = rows.labels[label] = self._next_item
+                if label not in self._item_of:
+                    self._item_of[label] = batch.labels[label] = self._next_item
                     self._next_item += 1
-        return {label: self._items[label] for label in labels}
+        return {label: self._item_of[label] for label in labels}
 
     def _promote(self, overtaken: Mapping[str, Sequence[int]]) -> None:
-        """Copy ticks to the next levels, which keep them longer, by level and place."""
+        """Copy ticks from the level `ticks` to those that keep them longer: the places by level."""
         for level, places in overtaken.items():
             if not places:
                 continue
@@ -489,8 +514,9 @@ class Writer:
         return self._db.execute(query).fetchall()
 
     def _number(self, query: str) -> int:
-        found = first(self._db, query)
-        return int(found[0]) if found is not None and found[0] is not None else 0
+        """Return the one number that a query selects, 0 for null, as of an empty table."""
+        row = first(self._db, query)
+        return int(row[0]) if row is not None and row[0] is not None else 0
 
 
 def _insert(
@@ -499,7 +525,10 @@ def _insert(
     rows: Sequence[tuple[object, ...]],
     types: Sequence[Any],
 ) -> None:
-    """Insert rows through arrays: parameters take a hundred times as long."""
+    """Insert rows, whose columns have these `types`.
+
+    They go through arrays: as parameters of SQL they would take a hundred times as long.
+    """
     if not rows:
         return
     columns = [
@@ -511,7 +540,10 @@ def _insert(
 
 
 def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
-    """Return a column; None is allowed only among nullable numbers, which are doubles."""
+    """Return a column of one of numpy's types, of `object`, or of `float`: numbers or None.
+
+    DuckDB converts the doubles to the type of the table's column.
+    """
     if kind is float:
         return float_column(values)
     return object_column(values) if kind is object else np.array(values, kind)
@@ -529,12 +561,12 @@ _HEAD_TYPES = (
 
 
 class _Parsed(NamedTuple):
-    """The stored fields of a snapshot's JSON; missing texts are empty."""
+    """The fields of a snapshot's JSON as they are stored; missing texts are empty."""
 
     labels: list[str]
     counts: list[int]
     sums: list[SumRow]
-    # sd, threshold, number of items, sum of their counts
+    # sd, threshold, shown and total, in the order of the columns of heads.
     head: tuple[float | None, float | None, int | None, int | None]
     guarantee: str
     edges: str
@@ -545,10 +577,11 @@ def _parsed(snapshot: SeenSnapshot) -> _Parsed:
     """Return the fields of a snapshot as they are stored."""
     fields = orjson.loads(snapshot.json)
     items: list[tuple[str, int]] | None = fields.get("items")
-    rest = {name: fields[name] for name in fields if name not in COLUMNS}
+    rest = {name: fields[name] for name in fields if name not in _NOT_IN_REST}
     sums: list[SumRow] = rest.pop("sums", None) or []
     labels = [label for label, _ in items or ()]
     counts = [count for _, count in items or ()]
+    # No total is stored that a browser would round.
     total = None if items is None or abs(sum(counts)) >= _EXACT else sum(counts)
     return _Parsed(
         labels=labels,
@@ -571,5 +604,5 @@ def _text(value: object) -> str:
 
 
 def _quarter(end_ms: int) -> int:
-    """Return the quarter of an hour in which a tick ends; quarters include their upper bound."""
-    return (end_ms - 1) // QUARTER_MS
+    """Return the number since 1970 of the quarter of an hour in which a tick ends."""
+    return (end_ms - 1) // QUARTER_MS  # a tick that ends with a quarter belongs to it
