@@ -215,7 +215,8 @@ def serve(first: socket.socket, listener: socket.socket) -> list[str]:
             arguments, environment = json.loads(asked)
             status, *streams = descriptors
             # A fork would lose other threads, and keep their locks.
-            assert len(os.listdir("/proc/self/task")) == 1
+            threads = len(os.listdir("/proc/self/task"))
+            assert threads == 1, f"an import started {threads - 1} threads"
             if (pid := os.fork()) == 0:
                 listener.close()
                 for other in asking.values():
