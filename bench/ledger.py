@@ -49,7 +49,7 @@ def merged(ledger: Ledger, numbers: Iterator[int] | range) -> float:
         begun = time.perf_counter()
         ledger.merge(part, INDEX, add_rows=True)
         spent += time.perf_counter() - begun
-        ledger.touched.clear()
+        ledger.counts_changed.clear()
     return spent
 
 
@@ -72,7 +72,7 @@ def table(items: int) -> None:
         flush=True,
     )
     begun = time.perf_counter()
-    ledger.touched.append(np.arange(items))
+    ledger.counts_changed.append(np.arange(items))
     stored = sorted(ledger_blocks.changes(ledger))
     print(
         f"  blocks {(time.perf_counter() - begun) / items * 1e9:.0f} ns a row",

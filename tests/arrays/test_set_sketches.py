@@ -91,7 +91,7 @@ FLAWS = {
         "            table.heights[row] += 1\n",
         """\
             table.heights[row] += 1
-            if table.number[key] > size:
+            if table.counters[key] > size:
                 lower_all(key, table)
 """,
     ),

@@ -75,8 +75,8 @@ def table(labels: Iterable[str]) -> Ledger:
     )
     columns.counts[:] = LARGEST
     columns.sums[:] = LARGEST
-    columns.touched.append(rows)
-    columns.summed.append(rows)
+    columns.counts_changed.append(rows)
+    columns.sums_changed.append(rows)
     columns.mark_shown(rows, TICK)
     return columns
 
@@ -288,7 +288,7 @@ def sliding_state() -> SlidingState:
     rows = 120_000
     made.ledger = table(str(i) for i in range(rows))
     made.ledger.counts[:] = LARGEST
-    made.ledger.touched = [np.arange(rows)]
+    made.ledger.counts_changed = [np.arange(rows)]
     made.count(2**20)
     return made
 
@@ -299,7 +299,7 @@ def unique_state() -> UniqueState:
     rows = 120_000
     made.ledger = table(str(i) for i in range(rows))
     tags = np.random.default_rng(7).integers(0, 2**64, (rows, 2), dtype=np.uint64)
-    made._touched = [made.pairs.append(tags, np.arange(rows))]
+    made._merged = [made.pairs.append(tags, np.arange(rows))]
     made.count(2**20)
     return made
 

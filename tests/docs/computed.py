@@ -238,9 +238,9 @@ def abilities(_bootstrap: str) -> str:
         about = config.about
         with_setting = about.subtracts_with
         taken = {
-            "end_share": about.ends,
-            "sum": about.sums,
-            "total_share": about.totals,
+            "end_share": about.takes_end_share,
+            "sum": about.takes_sum,
+            "total_share": about.takes_total_share,
             "windows": about.subtracts or with_setting,
             "quantiles": about.has_quantiles or with_setting,
             "split": about.per_item,
@@ -249,8 +249,10 @@ def abilities(_bootstrap: str) -> str:
         if with_setting:
             settings += f" (with `{with_setting}`)"
         kinds = ", ".join(f"`{kind}`" for kind in kinds_of(about))
-        horizon = "bounded" if about.bounded else "any"
-        rows.append((f"[`{name}`](#{name})", about.answers, kinds, horizon, settings))
+        horizon = "bounded" if about.needs_end else "any"
+        rows.append(
+            (f"[`{name}`](#{name})", about.text_in_plan, kinds, horizon, settings)
+        )
     return _table(("", "shows", "counters", "horizon", "takes"), rows)
 
 

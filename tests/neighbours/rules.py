@@ -139,7 +139,7 @@ def _form(scene: Scene, commits: Sequence[Commit]) -> Iterator[str]:
                 labels = {label for label, _ in items}
                 config = configs[one.topic]
                 lost = shown.get(place, set()) - labels
-                if config.never:
+                if config.without_epochs:
                     of_key = config.name, value["key"]
                     expected = leaving.get((*of_key, value["tick"] - 1), set())
                     if place in shown and lost != expected:

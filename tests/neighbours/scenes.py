@@ -169,7 +169,9 @@ class Scene:
     def window_ms(self) -> int:
         """Return the longest window of histograms without epochs; 0: there is none."""
         every = self.settings.histograms
-        return max((ms for one in every if one.never for ms in one.windows), default=0)
+        return max(
+            (ms for one in every if one.without_epochs for ms in one.windows), default=0
+        )
 
     @cached_property
     def factories(self) -> tuple[Factory, Factory]:

@@ -258,6 +258,6 @@ def test_counts_are_the_same_while_vocabularies_and_batches_grow(seed: int) -> N
         columns = EventColumns(of_keys, keys, ends, of_labels, NO_AMOUNTS, labels, None)
         tally.add(columns, np.arange(n), NO_AMOUNTS, 1, 1)
         expected.update(zip(of_keys.tolist(), of_labels.tolist(), strict=True))
-        tables.add(tally._table.bits >= 0)
+        tables.add(tally._table.label_bits >= 0)
         assert count_of(tally) == expected
     assert tables == {True, False}

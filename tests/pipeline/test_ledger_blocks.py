@@ -74,7 +74,7 @@ def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
         key.tags("k", labels), np.zeros(len(labels), np.int32), Texts.of(labels)
     )
     columns.counts[rows] = first + 1
-    columns.touched.append(rows)
+    columns.counts_changed.append(rows)
     columns.mark_shown(rows, tick)
 
 
@@ -90,7 +90,7 @@ def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(
     columns = Ledger()
     store = dict[str, bytes]()
     for tick, lengths in enumerate(commits, 1):
-        before = columns.clean_rows
+        before = columns.stored_rows
         grown(columns, lengths, tick)
         written = dict(ledger_blocks.changes(columns))
         assert all(len(value) <= VALUE_BYTES for value in written.values())

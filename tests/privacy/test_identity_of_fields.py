@@ -159,10 +159,10 @@ def fields(name: str) -> list[str]:
         "radix": not kind.about.counters,
         "rho": kind.about.needs_epsilon,
         # It has no last tick, or no counter over the ticks.
-        "end_share": not kind.about.ends,
+        "end_share": not kind.about.takes_end_share,
         "bounds_rho": not kind.about.plain,
-        "sum": not kind.about.sums,
-        "total_share": not kind.about.totals,
+        "sum": not kind.about.takes_sum,
+        "total_share": not kind.about.takes_total_share,
         "windows": not config(name).subtracts,
     }
     found = [field.name for field in msgspec.structs.fields(kind)]

@@ -152,7 +152,7 @@ def test_a_window_is_a_series_with_a_name_and_a_topic_of_its_own(
 ) -> None:
     settings = loaded(tmp_path, NEVER)
     [config] = settings.histograms
-    assert config.never
+    assert config.without_epochs
     assert (config.horizon_ticks, config.grid.horizon, config.start_ms) == (
         None,
     ) * 2 + (0,)

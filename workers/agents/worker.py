@@ -492,7 +492,7 @@ def _log_start(factory: Factory) -> None:
         promise = mechanism.guarantee
         if config.charged_once:
             span = ", once and for ever"
-        elif config.never:
+        elif config.without_epochs:
             span = " and period"
         else:
             span = " and epoch"

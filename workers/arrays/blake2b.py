@@ -60,10 +60,12 @@ _SIGMA = np.array(
     dtype=np.uint8,
 )[[*range(10), 0, 1]]
 _IV.flags.writeable = _SIGMA.flags.writeable = False
+# F's finalization flag: whether more blocks follow, or this one is the last.
 _MORE = np.uint64(0)
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 # Digests computed side by side: a row of their words fills one or two vector registers.
 LANES: Final = 8
+# Where each row of LANES words begins in the array of `round_side_by_side`.
 _ROW = tuple(np.uint64(LANES * row) for row in range(32))
 _16, _24, _32, _40, _48, _63, _1 = (np.uint64(n) for n in (16, 24, 32, 40, 48, 63, 1))
 
@@ -72,7 +74,7 @@ class State(NamedTuple):
     """The digest state before the text, passed to `digests` as `*state`. Secret if the key is."""
 
     words: Words  # (8,), after all blocks but the last
-    rest: Bytes  # (0 to 128,), bytes of the last block
+    rest: Bytes  # (0 to 128,), bytes of the last block, not compressed yet
     length: int  # bytes in all, including the key's block
 
     def __repr__(self) -> str:
@@ -173,10 +175,11 @@ def compress(words: Words, block: Words, length: np.uint64, last: np.uint64) -> 
 
 @kernel_part
 def round_side_by_side(v: Words) -> None:
-    """Run one round of F on the states of LANES digests.
+    """Run one of the twelve rounds of F on LANES digests at once.
 
-    `v` (32 LANES,) has 16 rows of LANES states and 16 of words in the order of this round. One
-    array with fixed rows lets the compiler vectorize the loop.
+    `v` (32 LANES,) has a row of LANES words for each of v0 .. v15 in `compress`, then one for each
+    of the block's 16 words in the order of this round. One array with fixed rows lets the compiler
+    vectorize the loop.
     """
     for lane in range(LANES):
         i = np.uint64(lane)
@@ -234,9 +237,11 @@ def last_blocks(
 ) -> None:
     """Write the digests of `number` <= LANES texts of one block each to `rows` of `out` (n, 2).
 
-    Word w of the block in lane i is blocks[w * LANES + i]. `lengths` counts the bytes absorbed with
-    each block; `v` (32 LANES,) is scratch.
+    `words` (8,) is the state before these blocks, the same for all. Word w of the block in lane i
+    is blocks[w * LANES + i]. `lengths` counts the bytes absorbed with each block; `v` (32 LANES,)
+    is scratch. Lanes from `number` on are computed too, from old blocks, and not written.
     """
+    # As in `compress`: state, then IV, with the length in v12 and the flag in v14.
     for lane in range(LANES):
         for row in range(8):
             v[row * LANES + lane] = words[row]
@@ -258,9 +263,9 @@ def last_blocks(
 def fill(
     block: Bytes, begin: int, used_before: int, data: Bytes, position: int, stop: int
 ) -> int:
-    """Copy data[position:stop], as much as fits, to block[begin:], and zeros after it.
+    """Copy data[position:stop], as much as fits, to block[begin:]; return where the copy ends.
 
-    Return the end of what was copied; `used_before` is that of the bytes there so far.
+    The block's bytes from `used_before` on are 0; those behind the copy are set to 0.
     """
     used = min(begin + stop - position, BLOCK_BYTES)
     for j in range(begin, used):
@@ -288,14 +293,14 @@ def digests(
     column 0. A span outside of data raises IndexError. Texts of one block run LANES at a time.
     """
     # One array type, and loops instead of slices, save 2 s of compile time.
-    # The block that is being filled; it begins with the prefix's rest.
+    # The block that is being filled, with zeros from `used` on; it begins with the prefix's rest.
     as_words = np.zeros(16, dtype=np.uint64)
     block = as_words.view(np.uint8)
     for j in range(len(rest)):
         block[j] = rest[j]
     used = len(rest)
     # Texts of one block, which wait until there are LANES of them: word w of lane i is
-    # blocks[w * LANES + i].
+    # blocks[w * LANES + i], and its bytes from block_bytes[i] on are 0.
     blocks = np.zeros(16 * LANES, dtype=np.uint64)
     block_bytes = np.zeros(LANES, dtype=np.int64)
     lengths = np.zeros(LANES, dtype=np.uint64)
@@ -314,7 +319,7 @@ def digests(
             raise IndexError("a text lies outside the buffer")
         if len(rest) + stop - position <= BLOCK_BYTES:
             used = fill(block, len(rest), used, data, position, stop)
-            # In every lane, earlier words are the prefix's and later ones are zero.
+            # Copy what can differ: words before are the prefix's, and those behind are 0.
             for word in range(
                 len(rest) >> 3, (max(used, block_bytes[waiting]) + 7) >> 3
             ):
@@ -324,6 +329,7 @@ def digests(
             rows[waiting] = i
             waiting += 1
         else:
+            # Block by block; the first one begins with the prefix's rest.
             for word in range(8):
                 state[word] = words[word]
             absorbed = length - len(rest)
@@ -337,6 +343,7 @@ def digests(
                 begin = 0
             out[i, 0] = state[0]
             out[i, 1] = state[1]
+            # For the next text; what the last block had behind the rest is still there.
             for j in range(len(rest)):
                 block[j] = rest[j]
             used = max(used, len(rest))

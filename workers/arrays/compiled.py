@@ -2,7 +2,8 @@
 
 A kernel is plain Python over arrays, and also runs uncompiled. Integers are 64 bits wide and wrap;
 a division by zero raises. Kernels that read bytes from outside check every index: a hostile event
-is a reject, never a wrong memory access.
+is a reject, never a wrong memory access. A *part* is a function that only kernels call: it has no
+entry point for Python, which would take a fifth of its compile time.
 
 numba is imported when a kernel is first called (`compiler`), so that commands that count nothing
 start without it.
@@ -15,11 +16,15 @@ from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Reentrant: to compile a kernel is to make the dispatchers of those that it calls.
 _MAKING = RLock()
 
 
 class Kernel:
-    """A function that is compiled when Python or another kernel first calls it."""
+    """A function that is compiled when Python or another kernel first calls it.
+
+    `options` are those of numba's compiler.
+    """
 
     def __init__(
         self, function: Callable[..., Any], options: dict[str, bool], is_part: bool
@@ -58,11 +63,13 @@ def _compiled(
     makes_arrays: bool = False,
     inline: bool = False,
 ) -> Callable[[F], F]:
-    # The caller of a kernel holds its arguments. Counting references took 10 ns per call within a
-    # kernel: 580 of the scanner's 720 ns per event.
+    """Return the decorator for one of the kinds of kernels below."""
     options = {
         "nogil": True,
         "boundscheck": checked,
+        # Only to make arrays are references to them counted: the caller of a kernel holds its
+        # arguments. Counting took 10 ns per call within a kernel, 580 of the scanner's 720 ns per
+        # event.
         "_nrt": makes_arrays,
         "forceinline": inline,
         "no_cfunc_wrapper": True,  # the unused C entry point
@@ -77,7 +84,6 @@ def _compiled(
 # A loop with indices that follow from its arrays' lengths; the first kind makes no arrays.
 kernel = _compiled()
 kernel_with_arrays = _compiled(makes_arrays=True)
-# A function that only kernels call, without a Python entry point.
 kernel_part = _compiled(part=True)
 kernel_inline = _compiled(part=True, inline=True)
 # The same over bytes from outside: an index beyond an array raises IndexError.

@@ -47,6 +47,7 @@ _OLD_CACHES_MAX = 7
 
 
 def _cache_name() -> str:
+    """Return the name of the cache directory for these kernels on this machine: see the module."""
     config = cast(Any, numba.config)
     processor = (
         config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
@@ -54,15 +55,16 @@ def _cache_name() -> str:
     )
     versions = numba.__version__, llvmlite.__version__
     target = repr((*versions, *processor, sys.version_info[:2]))
-    text = blake2b(target.encode(), digest_size=8)
+    digest = blake2b(target.encode(), digest_size=8)
     for path in sorted(_PACKAGE.rglob("*.py")):
         code = path.read_bytes()
         if _IMPORT in code or path in _SETTING_UP:
-            text.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + code)
-    return f"kernels-{text.hexdigest()}"
+            digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + code)
+    return f"kernels-{digest.hexdigest()}"
 
 
 def _cache_directory() -> Path | None:
+    """Return a complete cache directory, else the first that can be written; None without one."""
     name = _cache_name()
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(
         os.path.expanduser("~"), ".cache"
@@ -112,14 +114,16 @@ def _forbid_negative_indices() -> None:
     arrays = cast(Any, numba.np.arrayobj)
     from_either_end = arrays.fix_integer_index
 
-    def place(context: Any, builder: Any, kind: Any, index: Any, length: Any) -> Any:
+    def from_start(
+        context: Any, builder: Any, kind: Any, index: Any, length: Any
+    ) -> Any:
         if context.enable_boundscheck:
             return from_either_end(context, builder, kind, index, length)
         return context.cast(
             builder, index, kind, numba.types.intp if kind.signed else numba.types.uintp
         )
 
-    arrays.fix_integer_index = place
+    arrays.fix_integer_index = from_start
 
 
 if hasattr(numba.np.arrayobj, "fix_integer_index"):
@@ -150,7 +154,7 @@ def mark_all_compiled() -> None:
 def compile_function(
     function: Callable[..., Any], options: dict[str, bool], *, is_part: bool
 ) -> Any:
-    """Return numba's dispatcher of a function; only kernels call a part."""
+    """Return numba's dispatcher of a function; `is_part`: only kernels call it."""
     dispatcher = cast(Any, numba.njit)(
         **options, cache=_DIRECTORY is not None, no_cpython_wrapper=is_part
     )(function)
@@ -170,23 +174,24 @@ def compile_function(
 
 
 def _compile_again_for_python(part: Any, for_python: Any) -> None:
-    """Compile a part again, uncached, when Python calls it, as tests do.
+    """Make a part callable from Python too, as tests call it, without a change for kernels.
 
-    A part has no Python entry point, which would take a fifth of the compile time.
+    Both are numba's dispatchers of the same function. What `part` compiles for kernels has no
+    Python entry point; at a call from Python, `for_python` compiles it again, uncached.
     """
-    numbas_own = part.add_overload
+    register_for_python = part.add_overload
 
-    def add(result: Any) -> None:
-        # numba's method would also register it for Python calls, which could not call it.
+    def add_for_kernels(result: Any) -> None:
+        # numba's method would also register it for Python, where it has no entry point.
         part.overloads[tuple(result.signature.args)] = result
 
     def compile_for_python(*arguments: object) -> object:
         known = len(for_python.overloads)
         entry = for_python._compile_for_args(*arguments)
-        # Add each result once: numba calls neither of two equal ones.
+        # Only new results: numba finds a call ambiguous where two have the same types.
         for result in list(for_python.overloads.values())[known:]:
-            numbas_own(result)
+            register_for_python(result)
         return entry
 
-    part.add_overload = add
+    part.add_overload = add_for_kernels
     part._compile_for_args = compile_for_python

@@ -1,4 +1,10 @@
-"""Columns of numbers: noise lookup, threshold tests, and blocks as bytes."""
+"""Kernels over columns of numbers with an element per row, most often a row of the ledger.
+
+A *row* is an item of a stream key. Its *noisy count* is its exact count plus noise; it is *shown*
+if a snapshot has it: once a noisy count was above the threshold, or because all rows are. Noise is
+drawn by inversion: a random word's place among ascending thresholds. `pack` and `pack_blocks` store
+columns with the fewest bytes per number, 2^w with the width code w from 0 to 3.
+"""
 
 from typing import Any
 
@@ -8,9 +14,10 @@ from numpy.typing import NDArray
 from workers.arrays.compiled import kernel
 from workers.arrays.types import Bools, Bytes, Codes, Longs, Words
 
-Narrow = NDArray[np.int16] | Codes
-Sums = Codes | Longs
+Noise = NDArray[np.int16] | Codes
+Ticks = Codes | Longs
 
+# Rows that are looked at together: groups without anything to do are skipped.
 GROUP_ROWS = 64
 # Head of a block: version, width, rows.
 HEAD_BYTES = 4
@@ -27,40 +34,43 @@ def pack(column: NDArray[Any]) -> tuple[int, bytes]:
 
 
 def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArray[Any]:
+    """Return `count` numbers (-1: all) of the width `code` that begin at byte `offset` of data."""
     return np.frombuffer(data, dtype=_WIDTHS[code], count=count, offset=offset)
 
 
 @kernel
-def xor(words: Words, others: Words, out: Words) -> None:
-    """Write all words (n, 2) xor each of `others` (k, 2) to `out` (k n, 2), by rows of `others`.
+def xor(tags: Words, cells: Words, out: Words) -> None:
+    """Write tag xor cell, of every tag (n, 2) for every cell (k, 2), to `out` (k n, 2), by cell.
 
-    Words are item tags and `others` cells: the results are what AES makes noise of.
+    A cell says which noise of an item is drawn, such as that of a block of ticks. AES makes a
+    random word of each result.
     """
-    n = len(words)
-    for j in range(len(others)):
-        upper = others[j, 0]
-        lower = others[j, 1]
+    n = len(tags)
+    for j in range(len(cells)):
+        upper = cells[j, 0]
+        lower = cells[j, 1]
         for i in range(n):
-            out[j * n + i, 0] = words[i, 0] ^ upper
-            out[j * n + i, 1] = words[i, 1] ^ lower
+            out[j * n + i, 0] = tags[i, 0] ^ upper
+            out[j * n + i, 1] = tags[i, 1] ^ lower
 
 
 @kernel
 def look_up(
-    guide: Narrow,
+    guide: Noise,
     shift: np.uint64,
     open_mark: int,
     high: Words,
     low: Words,
     lowest: int,
     words: Words,
-    out: Narrow,
+    out: Noise,
 ) -> None:
-    """Write `lowest` plus the number of thresholds at or below each 128-bit word to `out` (n,).
+    """Draw noise by inversion: write the noise of each random 128-bit word to `out` (n,).
 
-    `guide` has the value at a word's upper half >> `shift`, or `open_mark` where these bits do not
-    decide it. `high` and `low` (k,) are the halves of the ascending thresholds; `words` (n, 2)
-    have the upper half first.
+    It is `lowest` plus the number of thresholds at or below the word. `high` and `low` (k,) are the
+    halves of the ascending thresholds; `words` (n, 2) have the upper half first. `guide` has the
+    noise by a word's uppermost bits (upper half >> `shift`), or `open_mark` where they do not
+    decide it.
     """
     # The guide decides nearly all words; the others lie near a threshold and need a binary search.
     for i in range(len(words)):
@@ -83,7 +93,7 @@ def look_up(
 def find_shown(
     counts: Longs,
     noise: Longs,
-    shown: Sums,
+    shown: Ticks,
     threshold: int,
     discovers: bool,
     new: Longs,
@@ -92,13 +102,14 @@ def find_shown(
 ) -> tuple[int, int]:
     """Find the rows that a tick newly shows, and all that it shows, with their noisy counts.
 
-    `shown` (n,) is 0 for rows not shown before; if `discovers`, a noisy count above `threshold`
-    shows its row from now on. Writes ascending rows to `new` and `rows`, and the noisy counts of
-    `rows` to `noisy`; returns the lengths of `new` and `rows`.
+    `shown` (n,) has the tick since which a row is shown, 0 for a hidden one; if `discovers`, a
+    noisy count above `threshold` shows its row from now on. Writes ascending rows to `new` and
+    `rows`, and the noisy counts of `rows` to `noisy`, each with room for n; returns the lengths of
+    `new` and `rows`.
     """
     # Skipping groups without such rows, most of a large ledger, halves the time.
-    fresh = 0
-    written = 0
+    newly_shown = 0
+    all_shown = 0
     for begin in range(0, len(counts), GROUP_ROWS):
         stop = min(begin + GROUP_ROWS, len(counts))
         found = 0
@@ -108,17 +119,18 @@ def find_shown(
             )
         if found == 0:
             continue
-        # Written at each row, and kept by advancing only where the row counts: no branch to guess.
+        # Every row is written, and overwritten by the next one unless the end advances: no branch
+        # to guess.
         for row in range(begin, stop):
             count = counts[row] + noise[row]
-            before = shown[row] != 0
-            first = discovers and not before and count > threshold
-            new[fresh] = row
-            fresh += first
-            rows[written] = row
-            noisy[written] = count
-            written += before or first
-    return fresh, written
+            was_shown = shown[row] != 0
+            is_new = discovers and not was_shown and count > threshold
+            new[newly_shown] = row
+            newly_shown += is_new
+            rows[all_shown] = row
+            noisy[all_shown] = count
+            all_shown += was_shown or is_new
+    return newly_shown, all_shown
 
 
 @kernel
@@ -127,7 +139,7 @@ def find_printed(
     noise: Longs,
     thresholds: Longs,
     since: Longs,
-    shown: Sums,
+    shown: Ticks,
     left: Longs,
     last: Longs,
     rested: int,
@@ -137,19 +149,20 @@ def find_printed(
     rows: Longs,
     noisy: Longs,
 ) -> tuple[int, int, int]:
-    """Find the rows that a tick of windows without epochs newly shows, and all that it shows.
+    """Find the rows that a tick of sliding windows newly shows, and all that it shows.
 
-    A hidden row is shown if some window has a noisy count above its threshold, and its last event
-    is after that window's tick in `since`.
+    Windows count the same rows over different lengths of time, and show a row together. A hidden
+    row is shown if in some window its noisy count is above the window's threshold, and its last
+    event is after the window's tick in `since`; but not while it rests after it was shown.
 
     Args:
         counts: (windows, n or more), exact counts.
         noise: (windows, n).
         thresholds, since: (windows,).
-        shown: (n,), 0 for rows not shown before.
-        left: (n,), the tick at which a row was last hidden again; 0: never.
+        shown: (n,), the tick since which a row is shown, 0 for a hidden one.
+        left: (n,), the tick at which a row was last hidden again; 0: it never was.
         last: (n,), the tick of a row's last event.
-        rested: a tick above 0: rows hidden then or later rest, and are not shown again yet.
+        rested: a tick above 0: rows that left at it or later rest still.
         remembered: rows without an event after this tick can be forgotten, unless shown or at rest.
         passed: scratch for `GROUP_ROWS` rows.
         new, rows: (n,), written: newly shown rows and all shown ones, ascending.
@@ -158,40 +171,42 @@ def find_printed(
     Returns the lengths of `new` and `rows`, and how many rows cannot be forgotten.
     """
     # A group's columns are read once, and all windows are tested while they are in the cache.
-    fresh = 0
-    written = 0
-    alive = 0
+    newly_shown = 0
+    all_shown = 0
+    not_forgotten = 0
     for begin in range(0, len(shown), GROUP_ROWS):
         stop = min(begin + GROUP_ROWS, len(shown))
         for row in range(begin, stop):
             passed[row - begin] = 0
         for i in range(len(thresholds)):
             threshold = thresholds[i]
-            after = since[i]
+            event_after = since[i]
             # Integers: with booleans it is not vectorized, and takes twice as long.
             for row in range(begin, stop):
                 passed[row - begin] |= int(
-                    (counts[i, row] + noise[i, row] > threshold) & (last[row] > after)
+                    (counts[i, row] + noise[i, row] > threshold)
+                    & (last[row] > event_after)
                 )
         found = 0
         for row in range(begin, stop):  # vectorized
             found += (shown[row] != 0) | passed[row - begin]
-            alive += (
+            not_forgotten += (
                 (shown[row] != 0) | (left[row] >= rested) | (last[row] > remembered)
             )
         if found == 0:
             continue
+        # As in `find_shown`: kept only where the end advances.
         for row in range(begin, stop):
-            before = shown[row] != 0
-            first = passed[row - begin] and not before and left[row] < rested
-            new[fresh] = row
-            fresh += first
-            rows[written] = row
-            written += before or first
+            was_shown = shown[row] != 0
+            is_new = passed[row - begin] and not was_shown and left[row] < rested
+            new[newly_shown] = row
+            newly_shown += is_new
+            rows[all_shown] = row
+            all_shown += was_shown or is_new
     for i in range(len(thresholds)):
-        for k in range(written):
+        for k in range(all_shown):
             noisy[i, k] = counts[i, rows[k]] + noise[i, rows[k]]
-    return fresh, written, alive
+    return newly_shown, all_shown, not_forgotten
 
 
 @kernel
@@ -203,11 +218,12 @@ def take_counts(counts: Longs, rows: Longs, taken: Longs) -> int:
     found = 0
     for begin in range(0, len(counts), GROUP_ROWS):
         stop = min(begin + GROUP_ROWS, len(counts))
-        some = 0
+        bits = 0
         for row in range(begin, stop):  # vectorized
-            some |= counts[row]
-        if some == 0:
+            bits |= counts[row]
+        if bits == 0:
             continue
+        # Every row is written, and kept only where `found` advances.
         for row in range(begin, stop):
             count = counts[row]
             counts[row] = 0
@@ -226,7 +242,7 @@ def add_at_rows(totals: Longs, rows: Longs, numbers: Longs, sign: int) -> None:
 
 @kernel
 def add_by_key(keys: Codes, counts: Longs, totals: Longs) -> None:
-    """Add the counts (n,) of each stream key to `totals` (keys,)."""
+    """Add each of the counts (n,) to the total of its stream key: `keys` (n,) index `totals`."""
     for row in range(len(keys)):
         totals[keys[row]] += counts[row]
 
@@ -247,11 +263,12 @@ def pack_blocks(
     ends: Longs,
     packed: Bytes,
 ) -> None:
-    """Concatenate `blocks` (m,) of a column of numbers >= 0, little-endian, each as narrow as fits.
+    """Write `blocks` (m,) of a column of numbers >= 0 end to end, each as narrow as it fits.
 
-    The head of a block has bytes for version (1), width (1: 0 to 3 for numbers of 1, 2, 4 or 8
-    bytes) and rows (2). Block b begins at row b * block_rows and is not empty; block_rows < 2^16.
-    Writes each block's end to `ends` (m,); `packed` has room for a head per block, 8 bytes per row.
+    Block b has the rows from b * block_rows on, at most block_rows < 2^16 and at least one. It
+    begins with a head of four bytes: `version`, width code, and number of rows (2); then its
+    numbers follow, all little-endian. Writes each block's end to `ends` (m,); `packed` has room for
+    a head per block and 8 bytes per row.
     """
     position = 0
     for i in range(len(blocks)):

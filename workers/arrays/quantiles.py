@@ -1,4 +1,15 @@
-"""Kernels for quantiles of bucketed numbers; `pipeline/snapshots.py` derives the formulas."""
+"""Kernels for quantiles of numbers that are counted in buckets, with noise on every count.
+
+    edges       n ascending numbers; edge k is the upper end of bucket k = 0..n, which the last
+                bucket has not
+    G(x)        the count of numbers below x less q times all counts: 0 at the q-quantile. Between
+                edges it is a line, as if buckets were filled evenly
+    sd, V       standard deviation of a bucket's noise; variance of the noise of G. Variances and
+                covariances are given in units of sd^2
+    interval    all x at which |G(x)| <= `normal` sd sqrt(V): a wider G is not due to noise
+
+A place is a bucket and the fraction of its width. `pipeline/snapshots.py` derives the formulas.
+"""
 
 import math
 
@@ -7,7 +18,8 @@ from workers.arrays.types import Floats
 
 # Bisections within a bucket: more would change nothing after rounding.
 BISECTIONS = 40
-# In place of a bucket, for an interval's end that lies in none.
+# In place of a bucket, for an end of an interval that lies in none: it is open there, or it is the
+# outermost edge of the other side (the lower end the last edge, the upper end the first).
 OPEN = -1
 EDGE = -2
 
@@ -16,30 +28,35 @@ EDGE = -2
 def crossing(
     g: float,
     count: float,
-    sds: float,
-    variance: float,
+    margin: float,
+    lower_variance: float,
     covariance: float,
-    next_variance: float,
+    upper_variance: float,
 ) -> float:
-    """Return the fraction f of a bucket at which G + sds sqrt(V) passes 0, from below.
+    """Return the fraction f of a bucket at which G + margin sqrt(V) passes 0, from below.
 
     At f, G = g + f count, and V is the variance of the sum of (1 - f) times the noise of G at the
-    bucket's lower edge and f times that at the upper one.
+    bucket's lower edge and f times that at the upper one. It must pass 0 once; f is found by
+    bisection.
 
     Args:
         g: G at the lower edge.
         count: the bucket's count.
-        sds: how many standard deviations to add; negative: to subtract.
-        variance, covariance, next_variance: of G at the lower edge, of both, at the upper edge.
+        margin: `normal` sd, negative to subtract.
+        lower_variance, covariance, upper_variance: of G at the lower edge, of both, at the upper.
     """
     low = 0.0
     high = 1.0
     for _ in range(BISECTIONS):
         f = (low + high) / 2
         rest = 1 - f
-        v = rest * rest * variance + 2 * rest * f * covariance + f * f * next_variance
+        v = (
+            rest * rest * lower_variance
+            + 2 * rest * f * covariance
+            + f * f * upper_variance
+        )
         # Rounding may leave a variance of 0 below it.
-        if g + f * count + sds * math.sqrt(max(v, 0.0)) < 0:
+        if g + f * count + margin * math.sqrt(max(v, 0.0)) < 0:
             low = f
         else:
             high = f
@@ -52,62 +69,66 @@ def interval(
     g: Floats,
     sd: float,
     normal: float,
-    at_edges: Floats,
-    beside: Floats,
+    variances: Floats,
+    covariances: Floats,
 ) -> tuple[int, float, int, float]:
-    """Return the ends of a quantile's interval, as bucket and fraction; arguments: `quantile`."""
+    """Return both ends of a quantile's interval, each as bucket (or OPEN, EDGE) and fraction.
+
+    `g`, `variances` (n,) and `covariances` (n - 1,) are those of G at the edges, and of G at
+    neighbouring edges; `counts` (n + 1,) are the buckets'.
+    """
     n = len(g)
     # The first edge at which G may be 0 or more, and the last at which it may be 0 or less.
     first = n
     last = -1
     for i in range(n):
-        margin = normal * (sd * math.sqrt(at_edges[i]))
+        margin = normal * (sd * math.sqrt(variances[i]))
         if first == n and g[i] + margin >= 0:
             first = i
         if g[i] - margin <= 0:
             last = i
     low = OPEN
-    low_at = 0.0
+    low_fraction = 0.0
     high = OPEN
-    high_at = 0.0
+    high_fraction = 0.0
     if first == n:
         low = EDGE
     elif first > 0:
         # G + margin is convex within a bucket, from below 0 to at least 0: it passes 0 once.
         low = first
-        low_at = crossing(
+        low_fraction = crossing(
             g[first - 1],
             counts[first],
             normal * sd,
-            at_edges[first - 1],
-            beside[first - 1],
-            at_edges[first],
+            variances[first - 1],
+            covariances[first - 1],
+            variances[first],
         )
     if last == -1:
         high = EDGE
     elif last < n - 1:
         # G - margin is concave within a bucket, from at most 0 to above 0: it passes 0 once.
         high = last + 1
-        high_at = crossing(
+        high_fraction = crossing(
             g[last],
             counts[high],
             -normal * sd,
-            at_edges[last],
-            beside[last],
-            at_edges[high],
+            variances[last],
+            covariances[last],
+            variances[high],
         )
-    return low, low_at, high, high_at
+    return low, low_fraction, high, high_fraction
 
 
 @kernel_part
 def fit_crossing(g: Floats, lowest: float, highest: float) -> tuple[int, float]:
-    """Return where G's best ascending fit passes 0, as bucket and fraction.
+    """Return where the ascending function that fits G best passes 0, as bucket and fraction.
 
-    `g` has G at the edges (n,), `lowest` and `highest` are G below and above all counts. Noise
-    makes G itself pass 0 several times.
+    Noise makes G itself pass 0 several times; the least-squares ascending fit (isotonic regression)
+    does once. `g` has G at the edges (n,), `lowest` and `highest` are G below and above all counts.
     """
     n = len(g)
-    # The fit passes 0 in the bucket at which the sum of G below is least.
+    # The fit passes 0 in the bucket at which the sum of G over all edges below is least.
     bucket = 0
     least = 0.0
     below = 0.0
@@ -118,8 +139,8 @@ def fit_crossing(g: Floats, lowest: float, highest: float) -> tuple[int, float]:
             least = below
     if bucket == 0 or bucket == n:
         return bucket, 0.0
-    # The fit at the edges beside it: the largest mean of G that ends at the left one, the least
-    # that begins at the right one; between them, it is a line.
+    # The fit at the edges beside it, by its min-max form: the largest mean of G over edges that end
+    # at the left one, the least over edges that begin at the right one; between them, it is a line.
     left = lowest
     total = 0.0
     for i in range(bucket):
@@ -139,27 +160,24 @@ def quantile(
     sd: float,
     q: float,
     normal: float,
-    at_edges: Floats,
-    beside: Floats,
-    of_total: float,
+    variances: Floats,
+    covariances: Floats,
+    total_variance: float,
     g: Floats,
 ) -> tuple[int, float, int, float, int, float]:
-    """Return a quantile and its interval's ends, each as a bucket and a fraction of its width.
-
-    G(x) is the count below x less q times all counts: 0 at the quantile. Its variance is V.
+    """Return the q-quantile and both ends of its interval, each as a bucket and a fraction.
 
     Args:
-        counts: of the buckets in order (n + 1,).
-        sd: of the noise of a bucket.
-        q: of the quantile.
+        counts: of the buckets in order (n + 1,), with noise.
+        sd: of the noise of a bucket; 0 for exact counts.
+        q: which quantile, above 0 and below 1.
         normal: how many standard deviations of G the interval allows on either side of 0.
-        at_edges: V at the edges (n,), in sd^2.
-        beside: the covariance of G at edges i and i + 1 (n - 1,), in sd^2.
-        of_total: the variance of all counts together, in sd^2.
+        variances: V at the edges (n,).
+        covariances: of G at edges i and i + 1 (n - 1,).
+        total_variance: of the sum of all counts.
         g: scratch (n,), for G at the edges.
 
-    A bucket is OPEN if too little is counted or the interval is open there, EDGE if an end is the
-    outermost edge of the other side.
+    All three buckets are OPEN if all counts together may be noise alone.
     """
     n = len(g)
     total = 0.0
@@ -167,10 +185,12 @@ def quantile(
         total += counts[i]
         g[i] = total
     total += counts[n]
-    if total <= normal * sd * math.sqrt(of_total):
+    if total <= normal * sd * math.sqrt(total_variance):
         return OPEN, 0.0, OPEN, 0.0, OPEN, 0.0
     for i in range(n):
         g[i] -= q * total
-    low, low_at, high, high_at = interval(counts, g, sd, normal, at_edges, beside)
+    low, low_fraction, high, high_fraction = interval(
+        counts, g, sd, normal, variances, covariances
+    )
     bucket, fraction = fit_crossing(g, -q * total, (1 - q) * total)
-    return bucket, fraction, low, low_at, high, high_at
+    return bucket, fraction, low, low_fraction, high, high_fraction

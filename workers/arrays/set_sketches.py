@@ -4,9 +4,11 @@ A step adds one to the counter of each of its labels, and takes on new ones. If 
 than `size` counters, all go down by one, once, and those at zero are dropped. At most n / (size +
 1) steps of a stream with n labels do that: each takes more than `size` from the sum of counters.
 
-All stream keys' counters are rows of one table, found by pair (`tallies`). A key's rows form a
-list. Lowering a key's counters adds one to its `lowered`: a counter is its height less that. It
-reads the whole list, which costs no more than the increments that it takes back.
+All stream keys' counters are rows of one table. A *pair*, the code of the stream key in the upper
+32 bits and that of the label in the lower, finds a row through a hash table with linear probing. A
+key's rows form a linked list. Lowering a key's counters adds one to its `lowered`: a counter is its
+height less that. It reads the whole list to drop those at zero, which costs no more than the
+increments that it takes back.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 4.
@@ -36,11 +38,11 @@ class SketchTable(NamedTuple):
         heights: int64 (possible rows,), the counter plus its key's `lowered`.
         next_row: int32 (possible rows,), the next row of the key, or the next free row; -1: none.
         first: int32 (keys,), a key's first row; -1: none.
-        number: int64 (keys,), counters of a key.
+        counters: int64 (keys,), how many counters a key has.
         lowered: int64 (keys,), how often a key's counters went down.
         changed: bool (keys,), keys fed since the caller cleared it.
-        place: int32 (keys,), the place of a key in `met`; -1 if it has none.
-        met: int32 (keys,), keys in the order in which they were met.
+        place: int32 (keys,), the place of a key in `met`; -1 before it is met.
+        met: int32 (keys,), keys in the order in which events first had them.
         used: int64 (3,): how many keys were met and rows used, and the first free row, or -1.
     """
 
@@ -50,7 +52,7 @@ class SketchTable(NamedTuple):
     heights: Longs
     next_row: Codes
     first: Codes
-    number: Longs
+    counters: Longs
     lowered: Longs
     changed: Bools
     place: Codes
@@ -63,7 +65,7 @@ class SketchTable(NamedTuple):
 
 @kernel_part
 def meet_key(key: int, table: SketchTable) -> None:
-    """Note a stream key, also one whose events have no labels."""
+    """Add a stream key to `met` if it is new there, also one whose events have no labels."""
     if table.place[key] < 0:
         table.place[key] = table.used[KEYS]
         table.met[table.used[KEYS]] = key
@@ -73,7 +75,10 @@ def meet_key(key: int, table: SketchTable) -> None:
 
 @kernel_part
 def counter_of(key: int, label: int, table: SketchTable) -> int:
-    """Return the row of a counter; a new one is at zero. The table has room for it."""
+    """Return the row of a label's counter, a new one at zero if it has none.
+
+    The table must have room for it: a row, and slots that are at most half full.
+    """
     pairs = table.pairs
     slots = table.slots
     pair = np.uint64(key) << KEY_BITS | np.uint64(label)
@@ -85,6 +90,7 @@ def counter_of(key: int, label: int, table: SketchTable) -> int:
             return row
         slot = slot + ONE & mask
         row = int(slots[slot])
+    # A new one takes the first row of the list of free ones, else one never used.
     row = int(table.used[FREE])
     if row >= 0:
         table.used[FREE] = table.next_row[row]
@@ -96,13 +102,16 @@ def counter_of(key: int, label: int, table: SketchTable) -> int:
     table.heights[row] = table.lowered[key]
     table.next_row[row] = table.first[key]
     table.first[key] = row
-    table.number[key] += 1
+    table.counters[key] += 1
     return row
 
 
 @kernel_part
 def free_slot(row: int, table: SketchTable) -> None:
-    """Take a row out of the hash table, and move up later ones that searches begin before."""
+    """Free a row's slot, and move later rows up so that no search ends at it too early.
+
+    A search goes from a pair's own slot (`pair_slot`) to the first free one.
+    """
     slots = table.slots
     pairs = table.pairs
     mask = np.uint64(len(slots) - 1)
@@ -112,7 +121,8 @@ def free_slot(row: int, table: SketchTable) -> None:
     slot = hole + ONE & mask
     while slots[slot] >= 0:
         home = pair_slot(pairs[slots[slot]], table.secret, mask)
-        # Its search passes the hole if it begins at the hole or before.
+        # Its search passes the hole if it begins there or before: if this slot is no nearer to the
+        # hole than to its own slot, counting on around the end.
         if slot - home & mask >= slot - hole & mask:
             slots[hole] = slots[slot]
             hole = slot
@@ -135,13 +145,14 @@ def lower_all(key: int, table: SketchTable) -> None:
             row = after
             continue
         free_slot(row, table)
+        # Out of the key's list, and into that of free rows.
         if before < 0:
             table.first[key] = after
         else:
             next_row[before] = after
         next_row[row] = table.used[FREE]
         table.used[FREE] = row
-        table.number[key] -= 1
+        table.counters[key] -= 1
         row = after
 
 
@@ -151,9 +162,11 @@ def feed_sets(
 ) -> None:
     """Feed `events` (k,), in order: the set of each one's first `max_items` labels is one step.
 
-    The table must have room for all of their labels. A label with an amount of 0 is not in the set.
+    `events` are places in the batch. The table must have room for all of their labels. A label with
+    an amount of 0 is not in the set.
     """
     seen, keys, ends, labels, amounts = batch
+    # An empty column stands for one that is the same everywhere: all seen, all amounts 1.
     weighted = len(amounts) > 0
     all_seen = len(seen) == 0
     for i in events:
@@ -170,26 +183,28 @@ def feed_sets(
             table.heights[row] += 1
             table.changed[key] = True
         # Once for the whole set, however many of its labels are new.
-        if table.number[key] > size:
+        if table.counters[key] > size:
             lower_all(key, table)
 
 
 @kernel
 def put_counters(
-    met: Codes, number: Longs, labels: Codes, counts: Longs, table: SketchTable
+    keys: Codes, counters: Longs, labels: Codes, counts: Longs, table: SketchTable
 ) -> None:
-    """Enter counters into an empty table with room for them: `number` (k,) for each of the keys.
+    """Enter stored counters into a table with room for them that has none of these keys.
 
-    `met` (k,) are distinct; `labels` and `counts` (n,) are those of the first key, then the second.
+    Key i of `keys` (k,), which are distinct, has the next counters[i] of `labels` and `counts`
+    (n,).
     """
-    at = 0
-    for i in range(len(met)):
-        key = int(met[i])
+    place = 0
+    for i in range(len(keys)):
+        key = int(keys[i])
         meet_key(key, table)
-        for _ in range(number[i]):
-            row = counter_of(key, int(labels[at]), table)
-            table.heights[row] = counts[at]
-            at += 1
+        for _ in range(counters[i]):
+            row = counter_of(key, int(labels[place]), table)
+            # The key's `lowered` is 0.
+            table.heights[row] = counts[place]
+            place += 1
 
 
 @kernel
@@ -197,18 +212,19 @@ def take_counters(
     start: int,
     stop: int,
     table: SketchTable,
-    number: Longs,
+    counters: Longs,
     pairs: Words,
     counts: Longs,
 ) -> int:
-    """Write the counters of keys met from `start` to `stop` (exclusive); return how many they are.
+    """Write the counters of the keys met[start:stop], key by key; return how many they are.
 
-    Writes how many each key has to `number` (stop - start,).
+    Writes how many each key has to `counters` (stop - start,), and the pair and the count of each
+    counter to `pairs` and `counts`, which must have room for all.
     """
     used = 0
     for place in range(start, stop):
         key = int(table.met[place])
-        number[place - start] = table.number[key]
+        counters[place - start] = table.counters[key]
         row = int(table.first[key])
         while row >= 0:
             pairs[used] = table.pairs[row]
@@ -220,7 +236,7 @@ def take_counters(
 
 @kernel
 def fill_sketch_slots(table: SketchTable) -> None:
-    """Enter all rows in the empty slots of a table that has got more of them."""
+    """Enter all rows in the slots of a table, all free, as after they have become more."""
     mask = np.uint64(len(table.slots) - 1)
     for place in range(table.used[KEYS]):
         row = int(table.first[table.met[place]])

@@ -4,10 +4,10 @@
     slots    uint32 (2^b,)      0 where a slot is free; else the row + 1 in the lower b bits, and
                                 above them a fingerprint: as many bits of the tag as fit
 
-A tag's slot is the lowest b bits of its first half, or the next free one. The fingerprint comes
-from the second half: a slot of another tag is passed over without reading that tag, which would be
-a cache miss. Tags are hashes with a secret key: nobody who chooses labels can choose where they
-meet, so the table needs no hash of its own.
+A tag's own slot is the lowest b bits of its first half; it is in that one or the next that was
+free. The fingerprint comes from the second half: a slot of another tag is passed over without
+reading that tag, which would be a cache miss. Tags are hashes with a secret key: nobody who chooses
+labels can choose where they meet, so the table needs no hash of its own.
 """
 
 import numpy as np
@@ -43,7 +43,11 @@ class TagIndex:
     def add(
         self, totals: Longs, row_tags: Tags, tags: Tags, counts: Longs
     ) -> tuple[Rows, int]:
-        """Add counts (n,) to totals of rows as in `find`; return these, and how many are -1."""
+        """Add counts (n,) to the totals of their tags' rows.
+
+        `totals` and `row_tags` are by row, `tags` (n, 2). Return the row of every tag, -1 where
+        absent, and how many are absent.
+        """
         if len(counts) != len(tags):
             raise ValueError(f"counts: {len(counts)} of {len(tags)} tags")
         rows = np.empty(len(tags), dtype=np.int64)
@@ -80,7 +84,7 @@ class TagIndex:
 
 @kernel_part
 def row_of(slots: Slots, row_tags: Tags, first: np.uint64, second: np.uint64) -> int:
-    """Return the row of the tag (first, second), or -1 - s if absent: s is the free slot for it."""
+    """Return the row of the tag (first, second), -1 if absent."""
     mask = np.int64(len(slots) - 1)
     fingerprint = np.int64(second >> np.uint64(32)) & ~mask
     slot = np.int64(first & np.uint64(mask))
@@ -91,25 +95,25 @@ def row_of(slots: Slots, row_tags: Tags, first: np.uint64, second: np.uint64) ->
             if row_tags[row, 0] == first and row_tags[row, 1] == second:
                 return row
         slot = (slot + 1) & mask
-    return -1 - int(slot)
+    return -1
 
 
 @kernel
 def find_rows(slots: Slots, row_tags: Tags, tags: Tags, rows: Rows) -> None:
     """Write the row of each of m tags, -1 where absent."""
     for i in range(len(tags)):
-        rows[i] = max(row_of(slots, row_tags, tags[i, 0], tags[i, 1]), -1)
+        rows[i] = row_of(slots, row_tags, tags[i, 0], tags[i, 1])
 
 
 @kernel
 def add_to_rows(
     slots: Slots,
     row_tags: Tags,
-    totals: Rows,
+    totals: Longs,
     tags: Tags,
-    counts: Rows,
+    counts: Longs,
     rows: Rows,
-    collided: Rows,
+    collided: Longs,
 ) -> int:
     """Add counts to the totals of m tags' rows; return the number of tags without a row.
 
@@ -122,16 +126,18 @@ def add_to_rows(
     # noted without a branch and looked up afterwards: a fifth less time.
     for begin in range(0, len(tags), BATCH_TAGS):
         stop = min(begin + BATCH_TAGS, len(tags))
+        # `rows` has what each tag's own slot holds, and only then the row in it: -1 if it is free.
         for i in range(begin, stop):
             rows[i] = np.int64(slots[np.int64(tags[i, 0] & np.uint64(mask))])
-        left = 0
+        collisions = 0
         for i in range(begin, stop):
             entry = rows[i]
             fingerprint = np.int64(tags[i, 1] >> np.uint64(32)) & ~mask
-            collided[left] = i
-            left += (entry != 0) & (entry & ~mask != fingerprint)
+            # Overwritten by the next one unless this is a collision.
+            collided[collisions] = i
+            collisions += (entry != 0) & (entry & ~mask != fingerprint)
             rows[i] = (entry & mask) - 1
-        for k in range(left):
+        for k in range(collisions):
             i = collided[k]
             slot = (np.int64(tags[i, 0] & np.uint64(mask)) + 1) & mask
             fingerprint = np.int64(tags[i, 1] >> np.uint64(32)) & ~mask
@@ -146,7 +152,7 @@ def add_to_rows(
                 row_tags[row, 0] != tags[i, 0] or row_tags[row, 1] != tags[i, 1]
             ):
                 # Another tag with the same fingerprint: one of millions, or billions.
-                rows[i] = max(row_of(slots, row_tags, tags[i, 0], tags[i, 1]), -1)
+                rows[i] = row_of(slots, row_tags, tags[i, 0], tags[i, 1])
         for i in range(begin, stop):
             if rows[i] < 0:
                 unknown += 1

@@ -2,9 +2,9 @@
 
 A *pair* is a uint64: the code of the stream key in the upper 32 bits, that of the label in the
 lower 32, or NO_LABEL to record the key itself even when its events have no items. A tally maps
-pairs to rows in order of first occurrence: by one slot per possible pair if these are few, else by
-a hash table with linear probing, at most half full. A per-process secret keys the hash: events
-choose the pairs.
+pairs to rows in order of first occurrence: by one slot per possible pair if these are few (slot
+number: key << `label_bits` | label), else by a hash table with linear probing, at most half full. A
+per-process secret keys the hash: events choose the pairs.
 """
 
 from typing import NamedTuple
@@ -33,8 +33,9 @@ class Table(NamedTuple):
     """Rows of a tally, and the slots that index them. Sensitive."""
 
     secret: np.uint64  # of the hash
-    bits: int  # of a label in the number of a pair's slot; below 0: the hash gives the slot
-    # -1 where free: one per possible pair, or a power of two, at least twice the possible rows.
+    label_bits: int  # -1: the hash gives a pair's slot
+    # The pair's row, -1 where free: one slot per possible pair, or a power of two, at least twice
+    # the possible rows.
     slots: Codes
     has_row: Bools  # (codes of keys,), stream keys that have a row of their own
     pairs: Words  # (possible rows,)
@@ -45,10 +46,10 @@ class Table(NamedTuple):
 
 
 class LabelRows(NamedTuple):
-    """Rows of labels. Sensitive."""
+    """The rows of a tally that have a label, by stream key. Sensitive."""
 
     pairs: Words
-    labels: Longs
+    labels: Longs  # the label's code, which its pair has too
     counts: Longs
 
     def __repr__(self) -> str:
@@ -57,17 +58,18 @@ class LabelRows(NamedTuple):
 
 @kernel
 def effective_times(
-    times: Longs, latest: int, grace: int, mark: int, out: Longs
+    times: Longs, latest: int, grace: int, watermark: int, out: Longs
 ) -> int:
     """Write each event's effective time, max(time, watermark), to `out` (n,); return the watermark.
 
-    The watermark starts at `mark` and trails times, capped at `latest`, by `grace`.
+    The watermark never falls; it follows the times, capped at `latest`, `grace` behind them. A late
+    event so counts at the watermark. All are in ms.
     """
     # An event's own time may advance the watermark, but never beyond that time.
     for i in range(len(times)):
-        mark = max(mark, min(times[i], latest) - grace)
-        out[i] = max(times[i], mark)
-    return mark
+        watermark = max(watermark, min(times[i], latest) - grace)
+        out[i] = max(times[i], watermark)
+    return watermark
 
 
 @kernel
@@ -76,12 +78,13 @@ def ticks_of(
 ) -> tuple[int, bool]:
     """Write the tick of each event's effective time, which is not before its time.
 
-    Tick 1 starts at `start`. Writes `ticks` (n,), 0 for an event before `start`, and `begins`,
-    the events where the tick changes, including the first. Returns the number of `begins` and
-    whether ticks never decrease.
+    Tick 1 starts at `start`, and a tick is `width` long. Writes `ticks` (n,), 0 for an event whose
+    time is before `start`, and `begins`, the events whose tick is not that of the event before,
+    including the first. Returns the number of `begins` and whether ticks never decrease.
     """
     runs = 0
     ascending = True
+    # The last tick computed covers first <= time < stop; none at first.
     tick = 0
     first = 0
     stop = 0
@@ -105,6 +108,7 @@ def ticks_of(
 @kernel_part
 def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
     """Return the slot of a hash table, of `mask` + 1 slots, where the search for a pair begins."""
+    # Two rounds of multiplying by an odd constant of random bits; the low bits are mixed least.
     mixed = (pair ^ secret) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(32)) * np.uint64(0xD6E8FEB86659FD93)
     return mixed >> np.uint64(29) & mask
@@ -114,10 +118,9 @@ def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
 def find_or_enter(
     pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used: int
 ) -> int:
-    """Return the row of a pair.
+    """Return the row of a pair; an absent one is entered as row `used`, the first unused one.
 
-    An absent pair is entered as row `used`: the caller then counts one more row. `slots` is at most
-    half full, so the search ends.
+    The caller then counts one more row. `slots` is at most half full, so the search ends.
     """
     mask = np.uint64(len(slots) - 1)
     slot = pair_slot(pair, secret, mask)
@@ -143,10 +146,12 @@ def count_events(
 ) -> int:
     """Add each event's first `max_items` labels, at most `max_count` each (D0, Dinf), to a tally.
 
-    The table must have free slots for all of `events` (k,). Returns its new number of rows.
+    `events` (k,) are places in the batch; the table has `used` rows, and room for all that they may
+    add. Returns its new number of rows.
     """
     seen, keys, ends, labels, amounts = batch
-    secret, bits, slots, has_row, pairs, counts = table
+    secret, label_bits, slots, has_row, pairs, counts = table
+    # An empty column stands for one that is the same everywhere: all seen, all amounts 1.
     weighted = len(amounts) > 0
     all_seen = len(seen) == 0
     for i in events:
@@ -164,15 +169,15 @@ def count_events(
             amount = min(int(amounts[k]), max_count) if weighted else 1
             if amount > 0:
                 pair = key | np.uint64(labels[k])
-                if bits >= 0:
-                    slot = np.int64(keys[i]) << bits | labels[k]
+                if label_bits >= 0:
+                    slot = np.int64(keys[i]) << label_bits | labels[k]
                     row = int(slots[slot])
                     if row < 0:
                         slots[slot] = row = used
                         pairs[row] = pair
                 else:
                     row = find_or_enter(pair, secret, slots, pairs, used)
-                if row == used:
+                if row == used:  # it is new
                     counts[row] = 0
                     used += 1
                 counts[row] += amount
@@ -227,14 +232,14 @@ def multiply_numbers(
 @kernel
 def fill_slots(table: Table, used: int) -> None:
     """Enter the label rows among the first `used` rows in the table's empty slots."""
-    secret, bits, slots, _, pairs, _ = table
+    secret, label_bits, slots, _, pairs, _ = table
     mask = np.uint64(len(slots) - 1)
     for row in range(used):
         label = pairs[row] & NO_LABEL
         if label == NO_LABEL:
             continue
-        if bits >= 0:
-            slots[pairs[row] >> KEY_BITS << np.uint64(bits) | label] = row
+        if label_bits >= 0:
+            slots[pairs[row] >> KEY_BITS << np.uint64(label_bits) | label] = row
             continue
         slot = pair_slot(pairs[row], secret, mask)
         while slots[slot] >= 0:
@@ -246,49 +251,51 @@ def fill_slots(table: Table, used: int) -> None:
 def group_by_owner(
     table: Table, used: int, owner_of: Codes, owners: int, out: LabelRows
 ) -> tuple[Codes, Longs, Longs]:
-    """Write a tally's label rows by stream key, and the keys by owner partition.
+    """Sort a tally's rows by owner partition, within that by stream key.
 
-    Keys and labels are in order of first occurrence; `owner_of` maps key codes to owners. Returns
-    the keys' codes, the start of each owner's keys (owners + 1,) and of each key's rows
-    (keys + 1,); the last two end with the total.
+    Every key has one row with NO_LABEL; the others are written to `out`. Keys of an owner, and
+    labels of a key, stay in order of first occurrence; `owner_of` maps key codes to owners. Returns
+    the keys' codes by owner, the start of each owner's keys (owners + 1,) and of each key's rows in
+    `out` (keys + 1,); the last two end with the total.
     """
     pairs = table.pairs
     codes = len(table.has_row)
-    bounds = np.zeros(owners + 1, dtype=np.int64)
-    starts = np.zeros(codes + 1, dtype=np.int64)
-    places = np.empty(codes, dtype=np.int32)
-    met = np.empty(codes, dtype=np.int32)
+    owner_starts = np.zeros(owners + 1, dtype=np.int64)
+    row_starts = np.zeros(codes + 1, dtype=np.int64)
+    # The place of a key, by code, and the code at a place.
+    place_of = np.empty(codes, dtype=np.int32)
+    code_at = np.empty(codes, dtype=np.int32)
     # Two counting sorts: counts by group become the groups' starts, and then every entry takes the
     # next place of its group. First keys by owner:
     keys = 0
     for row in range(used):
         if pairs[row] & NO_LABEL == NO_LABEL:
-            bounds[owner_of[pairs[row] >> KEY_BITS] + 1] += 1
+            owner_starts[owner_of[pairs[row] >> KEY_BITS] + 1] += 1
             keys += 1
-    for owner in range(1, len(bounds)):
-        bounds[owner] += bounds[owner - 1]
-    next_places = bounds.copy()
+    for owner in range(1, len(owner_starts)):
+        owner_starts[owner] += owner_starts[owner - 1]
+    next_places = owner_starts.copy()
     for row in range(used):
         if pairs[row] & NO_LABEL == NO_LABEL:
             code = pairs[row] >> KEY_BITS
             owner = owner_of[code]
-            places[code] = next_places[owner]
-            met[places[code]] = code
+            place_of[code] = next_places[owner]
+            code_at[place_of[code]] = code
             next_places[owner] += 1
     # Then label rows by key.
     for row in range(used):
         if pairs[row] & NO_LABEL != NO_LABEL:
-            starts[places[pairs[row] >> KEY_BITS] + 1] += 1
+            row_starts[place_of[pairs[row] >> KEY_BITS] + 1] += 1
     for key in range(1, keys + 1):
-        starts[key] += starts[key - 1]
-    next_places = starts.copy()
+        row_starts[key] += row_starts[key - 1]
+    next_places = row_starts.copy()
     for row in range(used):
         label = pairs[row] & NO_LABEL
         if label != NO_LABEL:
-            key = places[pairs[row] >> KEY_BITS]
+            key = place_of[pairs[row] >> KEY_BITS]
             place = next_places[key]
             out.pairs[place] = pairs[row]
             out.labels[place] = label
             out.counts[place] = table.counts[row]
             next_places[key] += 1
-    return met[:keys], bounds, starts[: keys + 1]
+    return code_at[:keys], owner_starts, row_starts[: keys + 1]

@@ -1,4 +1,8 @@
-"""Columns of texts, which hold the labels of both stages without an object per label."""
+"""Columns of texts, which hold the labels of both stages without an object per label.
+
+A column is one buffer of bytes with all texts end to end, and where each of them ends. The kernels
+copy eight bytes at a time (`words`), write lists of labels and counts as JSON, and find lines.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,10 @@ from workers.arrays.words import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """Read-only column of texts: concatenated bytes, ascending ends. ValueError if they differ."""
+    """Read-only column of texts: concatenated bytes, and the ascending ends of the texts in them.
+
+    Raises ValueError if the last end is not that of the bytes.
+    """
 
     text: Bytes
     ends: Longs
@@ -92,6 +99,7 @@ class Texts:
         return lengths
 
     def part(self, start: int, stop: int) -> Texts:
+        """Return the texts start..stop - 1, without a copy of their bytes."""
         ends = self.ends[start:stop]
         before = int(self.ends[start - 1]) if 0 < start <= len(self.ends) else 0
         return Texts(
@@ -125,7 +133,7 @@ NO_TEXTS = Texts(np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64))
 
 # Of a JSON item after its label: the longest int64, a bracket and a comma.
 ITEM_BYTES = WRITTEN_MAX + 2
-# Bits of a number that encodes an item; results where there is no number.
+# Bits of a number that encodes an item; results of `items_as_numbers` without numbers.
 NUMBER_BITS = 63
 NO_RANK = -1
 TOO_LONG = -2
@@ -156,6 +164,7 @@ def gather_text(text: Bytes, ends: Longs, rows: Longs, out: Bytes) -> None:
         start = ends[row - 1] if row else 0
         length = ends[row] - start
         if length >= WORD:
+            # The last word may overlap the one before it.
             for place in range(0, length - WORD, WORD):
                 put_word(out, written + place, word_at(text, start + place))
             put_word(out, written + length - WORD, word_at(text, start + length - WORD))
@@ -175,17 +184,19 @@ def unpack_rows(
     counts: Longs,
     key_of_row: Codes,
 ) -> bool:
-    """Write the label end, count and stream key of every row; return False unless all keys have n.
+    """Write the label's end, the count and the stream key of each of n rows of a message.
 
-    `lengths` (n,) are bytes per label, `rows_of_key` (k,) rows per stream key; `packed`
-    (n << width,) has little-endian counts of 1, 2, 4 or 8 bytes (width 0 to 3).
+    `lengths` (n,) are bytes per label; `packed` (n << width,) has little-endian counts of 1, 2, 4
+    or 8 bytes (width 0 to 3); `rows_of_key` (k,) says how many rows each stream key has, in order.
+    Returns False, with `key_of_row` not written, unless these are n rows together.
     """
     n = len(lengths)
     end = 0
     for i in range(n):
         end += lengths[i]
         ends[i] = end
-    if width == 0:  # nearly always; vectorized
+    # Of one byte, nearly always; vectorized.
+    if width == 0:
         for i in range(n):
             counts[i] = packed[i]
     else:
@@ -194,6 +205,7 @@ def unpack_rows(
             for place in range(1 << width):
                 count |= np.uint64(packed[(i << width) + place]) << np.uint64(8 * place)
             counts[i] = np.int64(count)
+    # Numbers from outside: none is negative, and their sum never passes n.
     rows = 0
     for key in range(len(rows_of_key)):
         if rows_of_key[key] < 0 or rows_of_key[key] > n - rows:
@@ -223,17 +235,20 @@ def bits_of(number: np.uint64) -> int:
 def items_as_numbers(
     rows: Longs,
     counts: Longs,
-    key_of: Codes,
+    list_of: Codes,
     ranks: Longs,
     lengths: NDArray[np.int16],
-    keys: int,
+    lists: int,
     numbers: Longs,
 ) -> tuple[int, int, int, int]:
     """Encode items (n,) as numbers that sort by list, then descending count, then rank.
 
-    `key_of` has the list (< keys) of all rows, `ranks` the ranks, or -1, and `lengths` the text
-    bytes of the known rows. Returns the shift of the list in a number, or NO_RANK if a row has no
-    rank, TOO_LONG if 63 bits do not suffice; rank bits; the largest count; bytes of all texts.
+        list << shift | (largest count - count) << rank bits | rank
+
+    An item is a row and its count. `list_of` has the list (< lists) of every row, `ranks` its
+    place in the order of labels (-1 or beyond the end: not known yet), `lengths` the bytes of its
+    text. Returns shift, rank bits, largest count, and bytes of all items' texts; in place of shift
+    NO_RANK if a rank is not known, TOO_LONG if 63 bits do not suffice.
     """
     if not len(rows):
         return 0, 0, 0, 0
@@ -252,13 +267,13 @@ def items_as_numbers(
     rank_bits = bits_of(np.uint64(highest))
     # Unsigned, since the difference may have 64 bits.
     shift = rank_bits + bits_of(np.uint64(largest) - np.uint64(least))
-    if shift + bits_of(np.uint64(keys)) > NUMBER_BITS:
+    if shift + bits_of(np.uint64(lists)) > NUMBER_BITS:
         return TOO_LONG, 0, 0, 0
     for i in range(len(rows)):
         row = rows[i]
-        of_list = np.int64(key_of[row]) << shift
-        of_count = (largest - counts[i]) << rank_bits
-        numbers[i] = of_list | of_count | ranks[row]
+        list_part = np.int64(list_of[row]) << shift
+        count_part = (largest - counts[i]) << rank_bits
+        numbers[i] = list_part | count_part | ranks[row]
     return shift, rank_bits, largest, size
 
 
@@ -273,21 +288,24 @@ def numbers_as_json(
     ends: Longs,
     out: Bytes,
 ) -> None:
-    """Write lists of items as concatenated JSON, such as [["a",3],["b",-1]].
+    """Write lists of items, end to end, as JSON such as [["a",3],["b",-1]].
 
     Copies labels eight bytes at a time and overwrites the excess: 18 ns per item, 45 bytewise.
+    The caller guarantees all room.
 
     Args:
         text: the part before each row's count, ["a", and `WORD` bytes more.
         begins, lengths: (rows,), of each row's part of `text`.
         by_rank: the row of each rank.
-        numbers, packing: from `items_as_numbers`: sorted, and shift, rank bits, largest count.
+        numbers: of the items, sorted: list, largest count less count, and rank, as
+            `items_as_numbers` has put them together.
+        packing: where the list begins in a number, the bits of the rank, and the largest count.
         ends: (k,), written: the end of each list in `out`.
         out: room for 2 bytes per list, ITEM_BYTES and its text per item, and `WORD` bytes more.
     """
     (shift, rank_bits, largest) = packing
-    of_rank = (np.int64(1) << rank_bits) - 1
-    of_list = (np.int64(1) << shift) - 1
+    rank_mask = (np.int64(1) << rank_bits) - 1
+    within_list = (np.int64(1) << shift) - 1
     written = 0
     k = 0
     for i in range(len(ends)):
@@ -295,8 +313,8 @@ def numbers_as_json(
         written += 1
         first = k
         while k < len(numbers) and numbers[k] >> shift == i:
-            row = by_rank[numbers[k] & of_rank]
-            count = largest - ((numbers[k] & of_list) >> rank_bits)
+            row = by_rank[numbers[k] & rank_mask]
+            count = largest - ((numbers[k] & within_list) >> rank_bits)
             begin = begins[row]
             length = lengths[row]
             # Whole words, whatever the length: what follows is overwritten by what comes next.
@@ -317,13 +335,17 @@ def numbers_as_json(
 
 @kernel
 def find_lines(data: Bytes, places: Longs) -> int:
-    """Write start and stop of lines to `places` (room, 2), while they fit; return their number."""
+    """Write start and stop of every line that ends with a newline to `places` (room, 2).
+
+    Lines that do not fit are not written, but counted: return how many there are.
+    """
     n = len(data)
     lines = 0
     start = 0
     words_stop = n - n % WORD
     for position in range(0, words_stop, WORD):
-        # The highest bit of each byte that is a newline, and of no other.
+        # The highest bit of each byte that is a newline, and of no other: of those that are 0 in
+        # `other`. Adding 0x7F carries into the highest bit unless the lower ones are 0.
         other = word_at(data, position) ^ _NEWLINES
         marks = ~((other & _LOWER_BITS) + _LOWER_BITS | other | _LOWER_BITS)
         while marks != 0:
@@ -333,6 +355,7 @@ def find_lines(data: Bytes, places: Longs) -> int:
                 places[lines, 1] = stop
             lines += 1
             start = stop + 1
+            # Clear the lowest mark.
             marks &= marks - np.uint64(1)
     for position in range(words_stop, n):
         if data[position] == _NEWLINE:

@@ -10,6 +10,7 @@ from workers.arrays.compiled import kernel_inline
 from workers.arrays.types import Bytes
 
 WORD = 8
+# A byte repeated eight times: 1, the highest bit, and characters.
 ONES = np.uint64(0x0101010101010101)
 HIGHEST = np.uint64(0x8080808080808080)
 QUOTES = np.uint64(0x2222222222222222)
@@ -48,13 +49,18 @@ def put_word(out: Bytes, pos: int, word: np.uint64) -> None:
 @kernel_inline
 def first_marked(marks: np.uint64) -> int:
     """Return the index of a word's first marked byte; one must be marked."""
+    # Only the lowest bit that is set: x & -x.
     lowest = marks & (~marks + np.uint64(1))
     return int(np.int64(((lowest >> np.uint64(7)) * PLACES) >> np.uint64(56)))
 
 
 @kernel_inline
 def not_plain(word: np.uint64) -> np.uint64:
-    """Mark quotes, backslashes, control characters and bytes beyond ASCII."""
+    """Mark quotes, backslashes, control characters and bytes beyond ASCII.
+
+    Subtracting 1 borrows from a byte that is 0, a quote's or backslash's after the xor, and so sets
+    its highest bit; subtracting a space does so for control characters.
+    """
     quotes = word ^ QUOTES
     backslashes = word ^ BACKSLASHES
     return ((quotes - ONES) | (backslashes - ONES) | (word - SPACES) | word) & HIGHEST
@@ -64,7 +70,8 @@ def not_plain(word: np.uint64) -> np.uint64:
 def past_plain(data: Bytes, pos: int, stop: int) -> int:
     """Return where plain ASCII from `pos` ends, at most `stop`.
 
-    It reads whole words, so near the end of `data` it stops up to seven bytes early.
+    It reads whole words, so near the end of `data` it stops up to seven bytes early: the caller
+    looks at those one by one. A negative `pos`, of a wrong index, is returned.
     """
     last = len(data) - WORD
     if pos < 0:
@@ -81,7 +88,8 @@ def past_plain(data: Bytes, pos: int, stop: int) -> int:
 def past_digits(data: Bytes, position: int, stop: int) -> int:
     """Return where digits from `position` end, at most `stop`.
 
-    It reads whole words, so near the end of `data` it stops up to seven bytes early.
+    It reads whole words, so near the end of `data` it stops up to seven bytes early: the caller
+    looks at those one by one. A negative `position`, of a wrong index, is returned.
     """
     last = len(data) - WORD
     if position < 0:
@@ -97,10 +105,11 @@ def past_digits(data: Bytes, position: int, stop: int) -> int:
 
 @kernel_inline
 def digits_at(data: Bytes, pos: int, number: int) -> int:
-    """Parse the 1 to 8 digits at `pos`; eight bytes there must be readable."""
+    """Return the value of `number` digits, 1 to 8, at `pos`; eight bytes there must be readable."""
     # Bytes after the digits are shifted out; zeros take their place in front.
     digits = (word_at(data, pos) ^ ZEROS) << np.uint64(8 * (WORD - number))
-    # Two, four and eight digits at a time, each in the lower half of its bytes.
+    # Join neighbours to numbers of two, four and eight digits, each in the lower half of its bytes.
+    # The first digit is in the lowest byte: ten times that, plus the next one, which moves down.
     pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(
         0x00FF00FF00FF00FF
     )

@@ -35,17 +35,19 @@ _GROUPS: Mapping[str, Callable[[Kind], bool]] = MappingProxyType(
             "domain" not in kind.__struct_fields__
         ),
         "split": lambda kind: kind.about.per_item,
-        "without epochs": lambda kind: kind.about.never,
+        "without epochs": lambda kind: kind.about.takes_horizon_never,
         "windows": lambda kind: bool(kind.about.subtracts or kind.about.subtracts_with),
         "quantiles": lambda kind: bool(
             kind.about.has_quantiles or kind.about.subtracts_with
         ),
-        "counts, no threshold": lambda kind: _counts(kind) and kind.about.rule is None,
+        "counts, no threshold": lambda kind: (
+            _counts(kind) and kind.about.threshold_rule is None
+        ),
         "counts, threshold of running counts": lambda kind: (
-            kind.about.rule in ("once", "block")
+            kind.about.threshold_rule in ("once", "block")
         ),
         "counts, threshold at every tick": lambda kind: (
-            kind.about.rule in ("each", "bar")
+            kind.about.threshold_rule in ("each", "bar")
         ),
         "one query": lambda kind: _statistic(kind, "query"),
         "several queries": lambda kind: _statistic(kind, "queries"),

@@ -356,8 +356,8 @@ def _compile_replay() -> None:
         for histogram in histograms:
             ledger: Ledger = histogram._state.ledger
             # Every row counts as new, so that `changes` stores all of them.
-            ledger.clean_rows = 0
-            ledger.touched = [ledger.find(ledger.tags)]
+            ledger.stored_rows = 0
+            ledger.counts_changed = [ledger.find(ledger.tags)]
             ledger_blocks.load(ledger_blocks.changes(ledger), len(histogram._keys))
 
 

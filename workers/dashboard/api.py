@@ -430,7 +430,13 @@ def _static_file(body: bytes, content_type: str) -> StaticFile:
 
 def _mechanisms_module() -> bytes:
     """Return the properties of every mechanism that the page uses, as a JavaScript module."""
-    names = ("family", "page", "rule", "subtracts", "whole_domain")
+    names = (
+        "family",
+        "text_on_dashboard",
+        "threshold_rule",
+        "subtracts",
+        "whole_domain",
+    )
     declared = {
         mechanism: {name: getattr(config.about, name) for name in names}
         for mechanism, config in MECHANISMS.items()

@@ -1,8 +1,10 @@
-"""What a mechanism says of itself: `plan`, `check`, `backtest`, page and documents read it here.
+"""What a mechanism says of itself, for settings, plans, the dashboard and documents.
 
 `About` is public and holds for every configuration of a mechanism; a configuration declares it as
-its class attribute `about`. `Bound`, `Figure`, `RowBytes` and `SketchBytes` are what a built
-mechanism (`mechanism.Mechanism`) says of its errors and of its memory.
+its class attribute `about`. Its texts are for people who read a plan, a report or the dashboard.
+Its flags say which settings the mechanism takes (`config.histogram` checks that), and what readers
+may do with its counts. `Bound`, `Figure`, `RowBytes` and `SketchBytes` are what a
+built mechanism (`mechanism.Mechanism`) says of its errors and of its memory, for plans.
 """
 
 import math
@@ -16,7 +18,7 @@ import msgspec
 Family = Literal["running", "tick", "labels", "statistic"]
 Rule = Literal["once", "each", "block", "bar"]
 
-# What a threshold decides.
+# What a threshold decides, by rule. kbar is a setting: how many largest items are looked at.
 SHOWN = MappingProxyType(
     {
         "once": "an item is shown once its noisy count is above, and then stays shown",
@@ -38,60 +40,61 @@ _BESIDE: MappingProxyType[Family, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What a mechanism counts, shows and takes.
+    """What a mechanism counts and shows, and which settings it takes.
 
-    order       its place among all mechanisms in comparisons and tables
-    family      "running": counts since the epoch began; "tick": each tick's own counts; "labels":
-                labels with the largest counts, at chosen ticks; "statistic": order statistics of
-                running counts
-    answers     what its snapshots show, in a plan
-    on          which figures have the noise that a plan states
-    page        which items it shows, or what it answers, in a sentence on the dashboard
-    rule        what its threshold decides (`SHOWN`); None without a threshold
-    counters    "every" kind to choose from; "steady": those that keep equally much at every tick;
-                "tree": blocks of ticks of its own; "" if it keeps none
-    ends        accepts the setting `end_share`
-    sums        accepts the setting `sum`: each item has a counter, and may have one more
-    totals      accepts the setting `total_share`
-    subtracts   its running counts differ from the truth by noise only, so changes are counts too
-    subtracts_with   the setting with which it both subtracts and has quantiles, else neither
-    whole_domain    shows every declared label at every tick
-    has_quantiles   shows every declared label at every tick (`whole_domain`), with Gaussian noise,
-                so that quantiles can be computed
-    ranks       accepts for = "quantiles": the noise of buckets is that of ranks
-    per_item    its cost is a sum over the items touched, so items may be split over partitions
-    gaussian    its cost is that of Gaussian noise alone, and converted exactly
-    bounded         refuses an epoch without an end
-    never           accepts horizon = "never": windows without epochs
-    needs_epsilon   refuses `rho`: its accounting is pure
-    may_be_pure its epsilon may be a pure one
-    in_ledger   its exact counts are those of the ledger's rows alone
-    gaussian_like   the mechanism that answers the same with Gaussian noise on all counts
-    plain       a counter for every item and nothing else: what advice compares others with
-    pays        when it is better than plain counters, after its name in a plan's advice
+    order_in_tables   its place among all mechanisms in comparisons and tables
+    family            "running": counts since the epoch began; "tick": each tick's own counts;
+                      "labels": labels with the largest counts, at chosen ticks; "statistic": order
+                      statistics of running counts
+    text_in_plan      what its snapshots show, in a plan and in tables
+    noise_is_on       the figures that have the noise which a plan states
+    text_on_dashboard   which items it shows, or what it answers: a sentence
+    threshold_rule    what its threshold decides (`SHOWN`); None without a threshold
+    counters          which kinds of counter it can keep. "every"; "steady": those that keep equally
+                      much at every tick; "tree": blocks of ticks of its own; "": none
+    takes_end_share, takes_total_share   takes the setting of this name
+    takes_sum         takes `sum`: each item has a counter, and may have one more
+    takes_for_quantiles   takes for = "quantiles": the noise of buckets is that of ranks
+    takes_horizon_never   takes horizon = "never": windows without epochs
+    needs_end         refuses an epoch without an end
+    needs_epsilon     refuses `rho`: its accounting is pure
+    may_be_pure       its epsilon may be a pure one
+    subtracts         its running counts differ from the truth by noise only, so changes are counts
+                      too
+    subtracts_with    the setting with which it both subtracts and has quantiles, else neither
+    whole_domain      shows every declared label at every tick
+    has_quantiles     shows every declared label at every tick (`whole_domain`), with Gaussian
+                      noise, so that quantiles can be computed
+    per_item          its cost is a sum over the items touched, so items may be split over
+                      partitions
+    gaussian          its cost is that of Gaussian noise alone, and converted exactly
+    in_ledger         its exact counts are those of the ledger's rows alone
+    gaussian_like     the mechanism that answers the same with Gaussian noise on all counts
+    plain             a counter for every item and nothing else: what advice compares others with
+    pays              when it is better than plain counters, after its name in a plan's advice
     """
 
-    order: int
+    order_in_tables: int
     family: Family
-    answers: str
-    on: str = "each running count"
-    page: str = ""
-    rule: Rule | None = None
+    text_in_plan: str
+    noise_is_on: str = "each running count"
+    text_on_dashboard: str = ""
+    threshold_rule: Rule | None = None
     counters: Literal["", "every", "steady", "tree"] = ""
-    ends: bool = False
-    sums: bool = False
-    totals: bool = False
+    takes_end_share: bool = False
+    takes_total_share: bool = False
+    takes_sum: bool = False
+    takes_for_quantiles: bool = False
+    takes_horizon_never: bool = False
+    needs_end: bool = False
+    needs_epsilon: bool = False
+    may_be_pure: bool = False
     subtracts: bool = False
     subtracts_with: str = ""
     whole_domain: bool = False
     has_quantiles: bool = False
-    ranks: bool = False
     per_item: bool = False
     gaussian: bool = False
-    bounded: bool = False
-    never: bool = False
-    needs_epsilon: bool = False
-    may_be_pure: bool = False
     in_ledger: bool = False
     gaussian_like: str = ""
     plain: bool = False
@@ -99,10 +102,12 @@ class About:
 
     @property
     def shown(self) -> str:
-        return SHOWN[self.rule or "once"]
+        """What its threshold decides, in words."""
+        return SHOWN[self.threshold_rule or "once"]
 
     @property
     def beside(self) -> tuple[str, ...]:
+        """Mechanisms of other families that a plan compares it with."""
         return _BESIDE[self.family]
 
 
@@ -126,11 +131,12 @@ class Data:
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Error bound with probability 1 - beta over an epoch of one stream key, as proved here.
+    """Error bound that holds with probability 1 - beta over an epoch of one stream key.
 
-    "counts" bounds the noise on published counts, "hidden" the true count of an unpublished item,
-    "selection" how wrong a choice may be, "answer" the error of an order statistic, all of them the
-    worst over labels and ticks.
+    `ours` is the bound, which is proved in this project from the `source`; `bounds` says in words
+    what it bounds, `assumes` what of the data. Of `name`, "counts" bounds the noise on published
+    counts, "hidden" the true count of an unpublished item, "selection" how wrong a choice may be,
+    "answer" the error of an order statistic, all of them the worst over labels and ticks.
     """
 
     name: str
@@ -150,7 +156,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class RowBytes(NamedTuple):
-    """Bytes beyond a mechanism's columns: `noise` and `state` per row, and `per_key`."""
+    """Bytes beside the ledger's columns: of noise and state per row, and per stream key."""
 
     noise: int = 0
     state: int = 0
@@ -164,19 +170,22 @@ class SketchBytes(NamedTuple):
     counter: int
     shown: int
     counter_on_disk: int
-    counters: int  # at most, of a stream key
-    key_least: int
-    key_most: int
-    key_on_disk: int
+    counters: int  # no bytes: the most counters of a stream key
+    key_least: int  # of a stream key without items
+    key_most: int  # with as many counters and shown items as there can be
+    key_on_disk: int  # at most
     note: str
 
 
-# Of a pick: the larger of two wins 19 out of 20 times.
+# Of a pick between two items: the larger one is picked 19 times out of 20, or in 95 %.
 _ODDS = 19
 
 
 def pick_figures(scale: float) -> Iterator[Figure]:
-    """Yield the figures of picks by the exponential mechanism, equal to Gumbel noise."""
+    """Yield the figures of picks by the exponential mechanism.
+
+    They are those of the largest count plus Gumbel noise of this scale.
+    """
     meaning = "scale of the Gumbel noise that a pick is equal to"
     yield Figure("pick_scale", scale, meaning)
     gap = scale * math.log(_ODDS)

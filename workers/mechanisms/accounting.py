@@ -66,13 +66,12 @@ class PrivacyCost:
     epsilon: float
     delta: float
     _: KW_ONLY
-    failures: tuple[
-        tuple[str, float], ...
-    ] = ()  # named parts of delta; the rest converts rho
-    pure: bool = False  # epsilon holds without converting rho
-    gaussian: bool = (
-        False  # exactly k sqrt(2 rho)-GDP for k events, beside the failures
-    )
+    # Named parts of delta that are set aside; the rest of delta converts rho to epsilon.
+    failures: tuple[tuple[str, float], ...] = ()
+    # Epsilon holds by itself, without converting rho.
+    pure: bool = False
+    # Exactly k sqrt(2 rho)-GDP for k events, beside the failures.
+    gaussian: bool = False
     times: int = 1
     # Part of rho that choosing bounds from a sample cost: paid once for all epochs.
     sample_rho: float = 0.0
@@ -80,7 +79,7 @@ class PrivacyCost:
 
     @property
     def together(self) -> Fraction:
-        """By how much more than their sum all `times` epochs cost."""
+        """How many times their sum all `times` epochs cost at most: 1 if noise is independent."""
         return min(Fraction(self.times), Fraction(self.overlap))
 
     @property
@@ -208,11 +207,15 @@ def sampler_delta(epsilon: float, max_items: int, tv: float) -> float:
 def check_sampler_delta(
     delta: float, epsilon: float, required: float, share: float
 ) -> None:
-    """Raise `ValueError` if the samplers' share of delta is below what is `required`."""
+    """Raise `ValueError` if the samplers' part of delta, delta * share, is less than `required`.
+
+    `required` is what `sampler_delta` charges at this epsilon.
+    """
     if required <= delta * share:
         return
     least = required / share
-    # Rounded up: the suggested value must suffice.
+    # Rounded up to two digits, as the suggested value must suffice; but one that has two digits
+    # already is not to be raised by an error of the division.
     enough = _round(least * (1 - _NARROW_MARGIN), ROUND_CEILING, 2)
     found = f"{enough:.1e}"
     mend = "a larger delta, or "
@@ -275,6 +278,7 @@ def mills(x: Decimal) -> Decimal:
     if x < 0:
         return ROOT_OF_TWO_PI * (x * x / 2).exp() - mills(-x)
     value = Decimal(0)
+    # 200 levels of the fraction and 121 terms of the series leave out less than that.
     if x >= 5:
         for n in range(200, 0, -1):
             value = n / (x + value)
@@ -290,7 +294,7 @@ def _order_cost(order: int, delta: float) -> float:
 
 
 def _largest(value: Callable[[int], float]) -> float:
-    """Return the maximum over orders a >= 2; a missed peak costs accuracy, never privacy."""
+    """Return the largest `value` of an order >= 2; a missed peak costs accuracy, never privacy."""
     # Orders a quarter apart, then a search between the neighbours of the best one.
     grid = [2]
     while grid[-1] < _LARGEST_ORDER:

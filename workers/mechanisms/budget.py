@@ -31,8 +31,8 @@ def split(
 ) -> PrivacyCost:
     """Return what a histogram may spend: its rho for noise, and the parts of delta set aside.
 
-    `discovers`: whether it needs a part for showing unknown labels. `ValueError` if the budget is
-    too small to use.
+    `discovers`: whether it needs a part for showing unknown labels; `gaussian`: whether all noise
+    is Gaussian, which needs no part for samplers. `ValueError` if the budget is too small to use.
     """
     discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0
     numerical = 0.0 if gaussian else config.delta * NUMERICAL_SHARE
@@ -72,6 +72,7 @@ class Budgeted(Mechanism):
         budget = self._cost
         numerical = sampler_delta(budget.epsilon, times, tv)
         check_sampler_delta(budget.delta, budget.epsilon, numerical, NUMERICAL_SHARE)
-        once = self.config.bounds_rho or 0.0
-        # `rho` is rounded up.
-        self._cost = replace(budget, rho=min(budget.rho, rho), sample_rho=once)
+        sample_rho = self.config.bounds_rho or 0.0
+        # Noise is calibrated to cost no more than the budget; only as a float `rho`, which is
+        # rounded up, may be more.
+        self._cost = replace(budget, rho=min(budget.rho, rho), sample_rho=sample_rho)

@@ -1,6 +1,7 @@
 """The variance of published noise by tick, for any horizon, as plans and reports describe it.
 
-Nothing here is released, so floats suffice. d_j are the digits of a tick, as in `counters.tree`.
+Nothing here is released, so floats suffice. In a tree of base r (`radix`), a block of level j is
+r^j ticks, and the count at tick t is a sum of blocks: d_j of level j, the digits of t in base r.
 """
 
 import math
@@ -21,25 +22,26 @@ ROUNDING = 1 / 12
 def fullest(horizon: int, radix: int) -> list[int]:
     """Return the ticks up to `horizon` among which the noisiest is, whatever a level's variance.
 
-    No other tick has digits in base `radix` that are all at least as large.
+    For every other tick one of these has digits in base `radix` that are all at least as large.
     """
     ticks = {horizon}
     width = 1
     while width <= horizon:
         if horizon // width % radix:
-            # This digit less one, and the largest ones below it.
+            # The horizon with this digit less by one and the largest ones below it.
             ticks.add(horizon // width * width - 1)
         width *= radix
     return sorted(ticks - {0})
 
 
 class Curve:
-    """The variance of the published figures at each tick; `mean` averages ticks 1..last."""
+    """The variance of the published figures at each tick."""
 
     def variance(self, ticks: Ticks) -> Floats:
         raise NotImplementedError
 
     def mean(self, last: int) -> float:
+        """Return the mean variance of ticks 1..last."""
         raise NotImplementedError
 
     def noisiest(self, last: int) -> Ticks:
@@ -58,7 +60,10 @@ class Curve:
 
 
 class DigitCurve(Curve):
-    """`tree` and mechanisms that add up its cells: sum_j d_j sigma_j^2 plus rounding."""
+    """The variance of sums of a tree's blocks: sum_j d_j sigma_j^2, plus that of rounding.
+
+    `variances` are the sigma_j^2 of levels 0, 1, ...
+    """
 
     def __init__(
         self, radix: int, variances: Sequence[float], *, rounding: float = 0.0
@@ -100,12 +105,14 @@ class DigitCurve(Curve):
         total = self._rounding
         for level, variance in enumerate(self._variances):
             # A level's digit runs through 0..r - 1, each for `width` ticks, in cycles; ticks are
-            # 0..last, as tick 0 adds nothing.
+            # 0..last, as tick 0 adds nothing. The last cycle has whole runs of 0..digit - 1, and
+            # then `more` ticks of `digit`.
             width = self.radix**level
             cycles, rest = divmod(last + 1, width * self.radix)
             digit, more = divmod(rest, width)
-            whole = (self.radix * (self.radix - 1) // 2) * width
-            digits = cycles * whole + digit * (digit - 1) // 2 * width + digit * more
+            of_cycle = (self.radix * (self.radix - 1) // 2) * width
+            of_runs = digit * (digit - 1) // 2 * width
+            digits = cycles * of_cycle + of_runs + digit * more
             total += variance * (digits / last)
         return total
 

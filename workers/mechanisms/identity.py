@@ -40,13 +40,12 @@ def series_id(
     epoch: int,
     window_ms: int | None = None,
 ) -> str:
-    """Return the id in an epoch's snapshots: the mechanism's id.
+    """Return the id by which readers find the snapshots of an epoch that belong together.
 
-    Without epochs a histogram has a series for each window, which share noise: the id has the
-    window too, and names no noise then.
-
-    Owner partitions may begin at different ticks, as after a new generation. The parts of one key
-    must still have one id, so that readers find what belongs together; it names no noise then.
+    It is the `mechanism_id` from which the epoch's noise is derived, but in two cases. Without
+    epochs a histogram has a series for each window, which share noise: the id has the window too.
+    Where stream keys are split into parts, these may begin at different ticks, as after a new
+    generation, and must still have one id: it leaves out the first tick.
     """
     begin = None if "split" in description else first
     named = description if window_ms is None else {**description, "window": window_ms}

@@ -28,7 +28,8 @@ from workers.arrays.tag_index import Rows, TagIndex
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes, Longs, Tags, Words
 
-# Messages, each with the index of its stream keys, -1 for a key not served.
+# Messages, each with the ledger's index of every one of its stream keys, -1 for a key that this
+# process does not serve.
 Parts = Sequence[tuple["Contributions", Codes]]
 Shown = Codes | Longs
 
@@ -46,11 +47,11 @@ class TickRows(NamedTuple):
 
 
 def tick_rows(contributions: Parts) -> TickRows:
-    """Add up one tick's messages of stream keys that are served."""
+    """Add up one tick's messages, for the stream keys that are served."""
     parts = [_served(part, key_index) for part, key_index in contributions]
     if len(parts) == 1:
         return parts[0]
-    # Columns of all rows; an item of several messages takes one of them.
+    # With room for the rows of all messages; an item of several messages takes one row.
     most = sum(len(part.counts) for part in parts)
     tags = np.empty((most, 2), dtype=np.uint64)
     keys = np.empty(most, dtype=np.int32)
@@ -65,7 +66,8 @@ def tick_rows(contributions: Parts) -> TickRows:
             added = slice(n, n + unknown)
             tags[added] = part.tags.take(new, axis=0)
             keys[added] = part.keys[new]
-            counts[added] = part.counts[new]  # each row once: see Contributions
+            # Without a sum: a message has each item once.
+            counts[added] = part.counts[new]
             labels.append(part.labels.take(new))
             n += unknown
             index.enter(n, tags)
@@ -73,7 +75,7 @@ def tick_rows(contributions: Parts) -> TickRows:
 
 
 def _served(part: Contributions, key_index: Codes) -> TickRows:
-    """Return the rows of a message whose stream keys are served."""
+    """Return the rows of a message whose stream keys are served (`Parts`), by their index."""
     keys = key_index[part.key_of_row]
     if not (keys < 0).any():
         return TickRows(part.tags, keys, part.counts, part.labels)
@@ -84,6 +86,7 @@ def _served(part: Contributions, key_index: Codes) -> TickRows:
 
 def rows_by_key(keys: Codes) -> Iterator[tuple[int, Rows]]:
     """Yield (stream key, its rows in ascending order) for keys that have rows."""
+    # One stream key alone, as often, needs no sorting.
     if len(keys) and (keys == keys[0]).all():
         yield int(keys[0]), np.arange(len(keys))
         return
@@ -154,20 +157,22 @@ class Ledger:
         self._tags = np.zeros((FIRST_CAPACITY, 2), dtype=np.uint64)
         self._keys = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._counts = np.zeros(FIRST_CAPACITY, dtype=np.int64)
-        self._sums = np.zeros(0, dtype=np.int64)  # capacity once needed
+        # Those that not every histogram has get their capacity when they are first used.
+        self._sums = np.zeros(0, dtype=np.int64)
         self._shown: Shown = np.zeros(FIRST_CAPACITY, dtype=np.int32)
-        self._last = np.zeros(0, dtype=np.int64)  # both: capacity once needed
+        self._last = np.zeros(0, dtype=np.int64)
         self._left = np.zeros(0, dtype=np.int64)
         self._ends: NDArray[Any] = np.zeros(FIRST_CAPACITY, dtype=np.uint32)
         self._text = np.zeros(16 * FIRST_CAPACITY, dtype=np.uint8)
         self._index = TagIndex()
-        # Rows changed since `clean`, in counts, sums, `shown`, `last` and `left`.
-        self.touched: list[Rows] = []
-        self.summed: list[Rows] = []
-        self.newly_shown: list[Rows] = []
-        self.dated: list[Rows] = []
-        self.departed: list[Rows] = []
-        self.clean_rows = 0
+        # By column: rows whose number has changed since it was stored (`clean`).
+        self.counts_changed: list[Rows] = []
+        self.sums_changed: list[Rows] = []
+        self.shown_changed: list[Rows] = []
+        self.last_changed: list[Rows] = []
+        self.left_changed: list[Rows] = []
+        # How many rows are stored.
+        self.stored_rows = 0
 
     @property
     def tags(self) -> Tags:
@@ -230,7 +235,7 @@ class Ledger:
         return self._index.find(tags, self._tags)
 
     def append(self, tags: Tags, keys: Codes, labels: Texts) -> Rows:
-        """Append rows with new, distinct tags; return their numbers."""
+        """Append rows of count 0 with new, distinct tags; return their numbers."""
         first = self.n
         n = self.n + len(tags)
         start = int(self._ends[first - 1]) if first else 0
@@ -278,22 +283,26 @@ class Ledger:
             keys = key_index[key_of_row[new]]
             added = self.append(tags.take(new, axis=0), keys, labels)
             rows[new] = added
-            self._counts[added] = counts[new]  # each row once: see Contributions
+            # Without a sum: a message has each item once.
+            self._counts[added] = counts[new]
         elif unknown:
             rows = rows[rows >= 0]
-        self.touched.append(rows)
+        self.counts_changed.append(rows)
 
     def add_sums(self, contributions: Contributions) -> None:
-        """Add one message's sums to the rows of its items, which have been merged."""
+        """Add one message's sums to the rows of its items.
+
+        Their counts have been merged before: an item without a row is left out.
+        """
         tags = contributions.tags
         steps = contributions.counts
         rows, unknown = self._index.add(self.sums, self._tags, tags, steps)
-        self.summed.append(rows[rows >= 0] if unknown else rows)
+        self.sums_changed.append(rows[rows >= 0] if unknown else rows)
 
     def mark_shown(self, rows: Rows, tick: int) -> None:
         """Note that rows are shown from a tick on."""
         self.shown_for(tick)[rows] = tick
-        self.newly_shown.append(rows)
+        self.shown_changed.append(rows)
 
     def mark_returned(self, rows: Rows, tick: int) -> None:
         """Note that rows are shown from a tick on; those that had left no longer count as left."""
@@ -301,31 +310,31 @@ class Ledger:
         returned = rows[self.left[rows] != 0]
         if len(returned):
             self.left[returned] = 0
-            self.departed.append(returned)
+            self.left_changed.append(returned)
 
     def mark_left(self, rows: Rows, tick: int) -> None:
         """Note that labels left at a tick, after which they are not shown."""
         self.shown[rows] = 0
-        self.newly_shown.append(rows)
+        self.shown_changed.append(rows)
         self.left[rows] = tick
-        self.departed.append(rows)
+        self.left_changed.append(rows)
 
     def selected(self, rows: Rows) -> Ledger:
-        """Return a ledger of these rows alone, in this order; all of it is yet to be stored."""
+        """Return a ledger of these rows alone, in this order, of which nothing is stored yet."""
         selection = Ledger()
         labels = self.label_column(0, self.n).take(rows)
         selection.append(self.tags.take(rows, axis=0), self.keys[rows], labels)
         shown = selection.shown_for(int(self.shown.max(initial=0)))
         columns: list[tuple[NDArray[Any], NDArray[Any], list[Rows]]] = [
-            (self.counts, selection.counts, selection.touched),
-            (self.shown, shown, selection.newly_shown),
+            (self.counts, selection.counts, selection.counts_changed),
+            (self.shown, shown, selection.shown_changed),
         ]
         if len(self._sums):
-            columns.append((self.sums, selection.sums, selection.summed))
+            columns.append((self.sums, selection.sums, selection.sums_changed))
         if len(self._last):
-            columns.append((self.last, selection.last, selection.dated))
+            columns.append((self.last, selection.last, selection.last_changed))
         if len(self._left):
-            columns.append((self.left, selection.left, selection.departed))
+            columns.append((self.left, selection.left, selection.left_changed))
         for before, column, changed in columns:
             column[:] = before[rows]
             # Zeros need not be stored.
@@ -333,10 +342,10 @@ class Ledger:
         return selection
 
     def clean(self) -> None:
-        """Forget which rows have changed: they are stored."""
-        self.touched = []
-        self.summed = []
-        self.newly_shown = []
-        self.dated = []
-        self.departed = []
-        self.clean_rows = self.n
+        """Forget which rows have changed: the caller has stored them."""
+        self.counts_changed = []
+        self.sums_changed = []
+        self.shown_changed = []
+        self.last_changed = []
+        self.left_changed = []
+        self.stored_rows = self.n

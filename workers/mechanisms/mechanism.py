@@ -45,7 +45,8 @@ class Release:
     counts: Longs
     sd: float
     threshold: int | None  # None for a known domain
-    # Of each row: 2 S - R n, S its sum in steps, n its count, R the steps of the setting `sum`.
+    # Of each row: 2 S - R n, with S its sum in steps, n its count and R the range of the setting
+    # `sum` in steps: what an event adds lies in -R..R.
     sums: Noisy | None = None
     # Of each stream key: the sum of all counts, shown or not.
     totals: Noisy | None = None
@@ -60,19 +61,22 @@ class Release:
 class WindowReleases:
     """One tick's releases of a histogram without epochs, by window in the order of the settings.
 
-    Of the same rows, which are those of the ledger after the step.
+    All are of the same rows, by their number in the ledger after the step.
     """
 
     releases: tuple[Release, ...]
-    # A release counts the ticks after this one; below 0 in the first ticks.
+    # By window, the tick after which it counts; below 0 in the first ticks.
     begins: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The items published at one tick by a mechanism without rows; else as `Release`."""
+    """The items published at one tick by a mechanism that has no rows in the ledger.
 
-    keys: Codes  # index of each stream key
+    `sd` and `threshold` are as in `Release`.
+    """
+
+    keys: Codes  # index of each item's stream key
     labels: Sequence[bytes]
     counts: Longs
     sd: float
@@ -118,10 +122,11 @@ class State:
                 self.ledger.add_sums(part)
 
     def changed(self) -> Sequence[tuple[str, bytes | None]]:
-        """Return further blocks changed since the last commit: ("m...", version byte and bytes).
+        """Return what to store beside the ledger: blocks that changed since the last call.
 
-        They are stored in pages where they are too long for a message; a name has no dot. None
-        deletes a stored block.
+        A block is ("m...", version byte and bytes), or ("m...", None) to delete a stored one. A
+        name has no dot, which names of pages have: a block too long for a message is stored in
+        pages.
         """
         return ()
 

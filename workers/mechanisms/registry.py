@@ -33,6 +33,7 @@ def _kinds(kind: type[Mechanism]) -> Iterator[type[Mechanism]]:
 
 MECHANISMS: Mapping[str, type[HistogramConfig]] = MappingProxyType(declared())
 
+# By the class's own `configs` alone: a subclass has those of its base class too.
 _MADE_FROM: Mapping[type[HistogramConfig], type[Mechanism]] = MappingProxyType(
     {
         config: kind

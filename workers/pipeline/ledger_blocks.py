@@ -200,22 +200,22 @@ _ROW_BYTES = 16 + 4 + 2
 
 def changes(ledger: Ledger) -> Iterator[tuple[str, bytes]]:
     """Yield the blocks that changed since `ledger.clean()`, as (name, value)."""
-    if ledger.n > ledger.clean_rows:
+    if ledger.n > ledger.stored_rows:
         for block in range(
-            ledger.clean_rows // BLOCK_ROWS, (ledger.n - 1) // BLOCK_ROWS + 1
+            ledger.stored_rows // BLOCK_ROWS, (ledger.n - 1) // BLOCK_ROWS + 1
         ):
             yield from _encode_labels(ledger, block)
     # Kind, rows that changed, and column. A column that is not in use must not be asked for: that
     # would make it.
     numbers: list[tuple[str, list[Longs], Longs | Codes]] = []
-    numbers.append(("C", ledger.touched, ledger.counts))
-    if ledger.summed:
-        numbers.append(("M", ledger.summed, ledger.sums))
-    numbers.append(("S", ledger.newly_shown, ledger.shown))
-    if ledger.dated:
-        numbers.append(("E", ledger.dated, ledger.last))
-    if ledger.departed:
-        numbers.append(("R", ledger.departed, ledger.left))
+    numbers.append(("C", ledger.counts_changed, ledger.counts))
+    if ledger.sums_changed:
+        numbers.append(("M", ledger.sums_changed, ledger.sums))
+    numbers.append(("S", ledger.shown_changed, ledger.shown))
+    if ledger.last_changed:
+        numbers.append(("E", ledger.last_changed, ledger.last))
+    if ledger.left_changed:
+        numbers.append(("R", ledger.left_changed, ledger.left))
     for kind, rows, column in numbers:
         yield from _encode_numbers(kind, _blocks_of(rows, ledger.n), column)
 
@@ -344,7 +344,7 @@ def _encode_labels(ledger: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
     for part, (start, stop) in enumerate(parts):
         followed = part + 1 < len(parts)
         # A part that ended with the last stored row could not be followed yet.
-        if first + stop + followed <= ledger.clean_rows:
+        if first + stop + followed <= ledger.stored_rows:
             continue
         rows = slice(first + start, first + stop)
         tags = ledger.tags[rows].astype("<u8", copy=False)

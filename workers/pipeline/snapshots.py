@@ -505,7 +505,7 @@ class Windows:
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         # Without epochs windows are what is published, and no changes are.
-        lengths = () if config.never else config.windows
+        lengths = () if config.without_epochs else config.windows
         # Of each window its length in ms and in ticks.
         self._lengths = tuple((length, length // config.tick_ms) for length in lengths)
         # Returns the sd of the difference of a count at two ticks of an epoch, the later first.

@@ -115,7 +115,7 @@ class TickSketches:
             heights=np.empty(_FIRST_ROWS, dtype=np.int64),
             next_row=np.empty(_FIRST_ROWS, dtype=np.int32),
             first=np.empty(0, dtype=np.int32),
-            number=np.empty(0, dtype=np.int64),
+            counters=np.empty(0, dtype=np.int64),
             lowered=np.empty(0, dtype=np.int64),
             changed=np.empty(0, dtype=np.bool_),
             place=np.empty(0, dtype=np.int32),
@@ -127,7 +127,7 @@ class TickSketches:
         return f"TickSketches({len(self)} counters)"
 
     def __len__(self) -> int:
-        return int(self._table.number.sum())
+        return int(self._table.counters.sum())
 
     @property
     def keys(self) -> int:
@@ -230,7 +230,7 @@ class TickSketches:
         That is how many each key has (keys,), and the (key, label) pairs and counts of all (m,).
         """
         table = self._table
-        room = int(table.number[table.met[start:stop]].sum())
+        room = int(table.counters[table.met[start:stop]].sum())
         number = np.empty(stop - start, dtype=np.int64)
         pairs = np.empty(room, dtype=np.uint64)
         counts = np.empty(room, dtype=np.int64)
@@ -250,7 +250,7 @@ class TickSketches:
             known = len(table.first)
             table = table._replace(
                 first=with_capacity(table.first, keys),
-                number=with_capacity(table.number, keys),
+                counters=with_capacity(table.counters, keys),
                 lowered=with_capacity(table.lowered, keys),
                 changed=with_capacity(table.changed, keys),
                 place=with_capacity(table.place, keys),

@@ -33,7 +33,7 @@ from workers.runtime.frozen import read_only
 # Row limit of a group of tallies: a new pair is digested once for all of them.
 GROUP_ROWS = 1 << 15
 _FIRST_ROWS = 1 << 6
-# In place of `Table.bits`, a label's bits in the number of its pair's slot: a hash gives the slot.
+# In place of `Table.label_bits`: a hash gives the slot of a pair.
 _HASHED = -1
 # A hash table has two to four slots a row; a slot for every pair is made while that is no more.
 _SLOTS_A_ROW = 4
@@ -57,7 +57,7 @@ class Tally:
         self.label_names = label_names
         self._table = kernels.Table(
             secret=np.uint64(int.from_bytes(secrets.token_bytes(8))),
-            bits=_HASHED,
+            label_bits=_HASHED,
             slots=np.full(2 * _FIRST_ROWS, -1, dtype=np.int32),
             has_row=np.zeros(0, dtype=np.bool_),
             pairs=np.empty(_FIRST_ROWS, dtype=np.uint64),
@@ -88,7 +88,7 @@ class Tally:
         key_rows = keys.astype(np.uint64) << kernels.KEY_BITS | kernels.NO_LABEL
         tally._table = kernels.Table(
             secret=tally._table.secret,
-            bits=_HASHED,
+            label_bits=_HASHED,
             # A power of two, more than twice the rows, which `fill_slots` enters.
             slots=np.full(1 << (2 * used).bit_length(), -1, dtype=np.int32),
             has_row=has_row,
@@ -178,7 +178,7 @@ class Tally:
         else:
             return
         self._table = self._table._replace(
-            bits=bits, slots=np.full(size, -1, dtype=np.int32)
+            label_bits=bits, slots=np.full(size, -1, dtype=np.int32)
         )
         kernels.fill_slots(self._table, self._used)
 

@@ -59,7 +59,7 @@ def _histogram(settings: Settings, config: HistogramConfig) -> Values:
     if config.keys != "public":
         values["keys"] = sorted(config.keys)
     processed = set(_PROCESSED)
-    if config.never:
+    if config.without_epochs:
         # There they are what is counted, and decide the noise.
         processed.remove("windows")
     return {name: value for name, value in values.items() if name not in processed}

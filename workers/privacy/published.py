@@ -55,7 +55,7 @@ def published_by(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Publi
         yield Published(
             ("quantiles",), f"quantiles of the numbers ({named}) with 95 % intervals"
         )
-    if config.windows and not config.never:
+    if config.windows and not config.without_epochs:
         yield Published(
             ("windows",),
             f"the standard deviation of changes over windows of {_lengths(config)}",
@@ -63,7 +63,7 @@ def published_by(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Publi
     yield Published(("sd",), _deviation(plan))
     yield Published(("threshold",), _threshold(plan))
     ticks = "number, start and end of the tick and of its epoch, also of ticks that show nothing"
-    if config.never:
+    if config.without_epochs:
         ticks = "number, start and end of the tick, also of ticks that show nothing"
         words = "the window's length, and from when on it counts"
         if config.unique_users:
@@ -104,16 +104,16 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
         words = (
             "the queries of the settings, their answers, since when, and their error"
         )
-        yield Published(_ANSWER_FIELDS, f"{about.answers}: {words}")
+        yield Published(_ANSWER_FIELDS, f"{about.text_in_plan}: {words}")
         return
     if about.family == "labels":
         words = "whether it asked, and what is left of the budget of labels and queries"
-        yield Published(("query", *_LABEL_FIELDS), f"{about.answers}; {words}")
+        yield Published(("query", *_LABEL_FIELDS), f"{about.text_in_plan}; {words}")
         return
     labels = "labels as they occur in events"
     if plan.domain is not None:
         labels = f"{plan.domain:,} declared labels"
-    if config.never:
+    if config.without_epochs:
         counts = "noisy numbers of users" if config.unique_users else "noisy counts"
         words = f"{counts} and labels ({labels}) of the last {_lengths(config)}"
         rests = plan.without_epochs and plan.without_epochs.rests
@@ -125,7 +125,9 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
             )
         yield Published(("items",), words)
         return
-    yield Published(("items",), f"{about.answers}: noisy counts and labels ({labels})")
+    yield Published(
+        ("items",), f"{about.text_in_plan}: noisy counts and labels ({labels})"
+    )
 
 
 def _deviation(plan: HistogramPlan) -> str:

@@ -303,7 +303,7 @@ def stated_cost(
     if conversion >= delta - numerical:
         # Nothing is left for failures, so epsilon is pure, and all of delta is a failure:
         # of the threshold, if items are shown by one, else of sampling.
-        has_threshold = config is not None and config.about.rule == "each"
+        has_threshold = config is not None and config.about.threshold_rule == "each"
         name = "discovery" if has_threshold else NUMERICAL
         return PrivacyCost(rho, epsilon, delta, failures=((name, delta),), pure=True)
     # If epsilon is pure, all of the rest may be sampling error; a snapshot does not say so.

@@ -32,7 +32,7 @@ class Epoch:
     """
 
     def __init__(self, mechanism: Mechanism, seed: int = 0) -> None:
-        if mechanism.config.never:
+        if mechanism.config.without_epochs:
             raise ValueError('horizon = "never": there are no epochs')
         self.mechanism = mechanism
         self.t = 0

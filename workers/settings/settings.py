@@ -542,7 +542,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return self.events.max_behind_ms
         longest = MAX_BEHIND_MIN_MS
         for histogram in self.histograms:
-            if histogram.never:
+            if histogram.without_epochs:
                 longest = max(longest, *histogram.windows)
                 continue
             if histogram.horizon_ticks is None:

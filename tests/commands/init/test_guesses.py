@@ -389,7 +389,7 @@ def test_windows_without_epochs_are_offered_where_events_are_protected() -> None
         flags=re.MULTILINE,
     )
     [config] = topics.loaded(pasted).histograms
-    assert config.never
+    assert config.without_epochs
     mechanism = build(config)
     assert isinstance(mechanism, Sliding)
     least = config.window_ticks[0]

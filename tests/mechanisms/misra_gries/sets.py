@@ -49,7 +49,7 @@ def table() -> set_sketches.SketchTable:
         heights=np.zeros(ROOM, dtype=np.int64),
         next_row=np.zeros(ROOM, dtype=np.int32),
         first=np.full(1, -1, dtype=np.int32),
-        number=np.zeros(1, dtype=np.int64),
+        counters=np.zeros(1, dtype=np.int64),
         lowered=np.zeros(1, dtype=np.int64),
         changed=np.zeros(1, dtype=np.bool_),
         place=np.full(1, -1, dtype=np.int32),

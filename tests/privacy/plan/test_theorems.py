@@ -70,7 +70,7 @@ def test_every_mechanism_has_a_case_and_a_promise() -> None:
 LENGTHS: list[tuple[str, Any]] = [
     (name, horizon) for name in OWN for horizon in (1, 1_000, 1 << 30)
 ]
-LENGTHS += [(name, "unbounded") for name in OWN if not MECHANISMS[name].about.bounded]
+LENGTHS += [(name, "unbounded") for name in OWN if not MECHANISMS[name].about.needs_end]
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ def _users(
     epoch = "an epoch (all time)"
     if (ticks := config.charge_grid.horizon) is not None:
         span = _span(config.tick_ms * ticks)
-        epoch = f"a period of {span}" if config.never else f"an epoch ({span})"
+        epoch = f"a period of {span}" if config.without_epochs else f"an epoch ({span})"
     say.line(
         f"  {plural(contributions.users, 'user')} in the sample; bounds hold over {epoch}, in which they may "
         "contribute more:",

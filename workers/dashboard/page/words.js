@@ -15,20 +15,20 @@ const EACH = (n) => `Below ${n} nothing is shown.`;
 const BLOCK = (n) => `Counts are sums over blocks of ticks; in each block nothing below ${n} is shown.`;
 const BAR = (n) => `Shown is what lies clearly above the rest: by more than about ${n}.`;
 
-// What each mechanism declares of itself: family, page, rule, subtracts, whole_domain.
+// What each mechanism declares of itself: family, text_on_dashboard, threshold_rule, subtracts, whole_domain.
 const DECLARED = new Map(Object.entries(MECHANISMS));
 const COUNTS = { running: RUNNING, tick: OF_TICK };
 const RULES = { once: ONCE, each: EACH, block: BLOCK, bar: BAR };
-const ruleOf = (mechanism) => DECLARED.get(mechanism)?.rule ?? null;
+const ruleOf = (mechanism) => DECLARED.get(mechanism)?.threshold_rule ?? null;
 
 // Whether the counts of a window are of different users.
 export const ofUsers = (window) => window?.counts === "users";
 
 // edges: those of a histogram of numbers, or null; windowed: what was counted in a window is shown.
 export function about({ mechanism, windows, window }, edges, windowed) {
-  const is = DECLARED.get(mechanism) ?? { page: "Counts with noise." };
-  const counts = window ? (ofUsers(window) ? USERS : SLIDING)(timeOf(window.ms)) : (COUNTS[is.family] ?? is.page);
-  const which = is.family in COUNTS ? is.page : "";
+  const is = DECLARED.get(mechanism) ?? { text_on_dashboard: "Counts with noise." };
+  const counts = window ? (ofUsers(window) ? USERS : SLIDING)(timeOf(window.ms)) : (COUNTS[is.family] ?? is.text_on_dashboard);
+  const which = is.family in COUNTS ? is.text_on_dashboard : "";
   const what = windowed ? [IN_WINDOW, windows?.length ? NAMED(windows.map(({ ms }) => timeOf(ms)).join(" or ")) : ""].join(" ").trim() : counts;
   if (edges === null) return `${what} ${which}`.trim();
   const widths = edges.slice(1).map((one, i) => one - edges[i]);

@@ -37,7 +37,7 @@ class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        # 1 and 1.0 are the same edge.
+        # 1 and 1.0 are the same edge: all are floats, in names of labels and in ids.
         msgspec.structs.force_setattr(self, "edges", tuple(map(float, self.edges)))
         for complaint in _complaints(self.edges):
             raise ValueError(complaint)
@@ -67,7 +67,7 @@ def parse_buckets(value: object) -> Buckets:
 
 
 def _complaints(edges: tuple[float, ...]) -> Iterator[str]:
-    """Yield what is wrong with edges."""
+    """Yield what is wrong with edges, as the end of an error about the setting `buckets`."""
     if not 2 <= len(edges) <= EDGES_MAX:
         yield f"{len(edges):,} given: {ALLOWED}"
     for edge in edges:
@@ -126,6 +126,7 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
     with localcontext(_EXACT):
         # As written: 0.1 is a tenth here, not the nearest double.
         inner = between(Decimal(repr(first)), Decimal(repr(last)), count)
+    # `or 0.0`: 0 for -0.0.
     edges = (first, *(float(edge) or 0.0 for edge in inner), last)
     if any(low >= high for low, high in itertools.pairwise(edges)):
         why = "fewer, or edges that lie next to each other become the same"
@@ -134,7 +135,7 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
 
 
 def _linear(low: Decimal, high: Decimal, count: int) -> list[Decimal]:
-    """Return the inner edges of intervals of one width, rounded to its sixth digit."""
+    """Return the inner edges of `count` intervals of one width, rounded to its sixth digit."""
     span = high - low
     unit = Decimal((0, (1,), (span / count).adjusted() - 5))
     edges = (low + span * i / count for i in range(1, count))
@@ -142,7 +143,7 @@ def _linear(low: Decimal, high: Decimal, count: int) -> list[Decimal]:
 
 
 def _log(low: Decimal, high: Decimal, count: int) -> list[Decimal]:
-    """Return the inner edges of intervals of one ratio, with as few digits as will do."""
+    """Return the inner edges of `count` intervals of one ratio, with as few digits as will do."""
     step = (high / low).ln() / count
     edges = [low * (step * i).exp() for i in range(1, count)]
     rounded = edges

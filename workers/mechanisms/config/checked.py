@@ -1,6 +1,8 @@
 """Records that validate every field against its annotation when created.
 
-An annotation (`Meta`) states type, range and, except for a `Literal`, the error's allowed values.
+An annotation (`Meta`) states type, range and, except for a `Literal`, the error's allowed values. A
+`Meta` with the extra "duration" marks a whole number of milliseconds, which a settings file writes
+as "10s".
 """
 
 import itertools
@@ -31,11 +33,11 @@ class Rule(NamedTuple):
     Python at every call, dropping exceptions raised there (it lost a Ctrl-C 5 times in 83).
     """
 
-    attribute: str  # in Python
-    name: str  # in a settings file
+    attribute: str  # its name in Python
+    name: str  # its name in a settings file
     probe: type[msgspec.Struct]
-    allowed: str  # as an error says it
-    duration: bool
+    allowed: str  # the values that an error names as allowed
+    duration: bool  # whether it is in milliseconds
     required: bool
 
     def checked(self, value: object) -> object:
@@ -44,9 +46,8 @@ class Rule(NamedTuple):
         return msgspec.structs.astuple(found)[0]
 
 
-# Base of records that check each field, and then `complaints`, when they are made.
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of records that check their fields, by `rules`, when they are made."""
+    """Base class of records that check each field, and then `complaints`, when they are made."""
 
     def __post_init__(self) -> None:
         """Check each field by its rule, then all together; raise ValueError for the first fault."""
@@ -65,7 +66,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError(self.where() + complaint)
 
     def where(self) -> str:
-        """Return what begins messages: where in the settings file the record is."""
+        """Return the beginning of error messages: where in the settings file the record is."""
         return ""
 
     def complaints(self) -> Iterator[str]:
@@ -80,7 +81,7 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
     checks = []
     for field in msgspec.structs.fields(record):
         hint = hints[field.name]
-        # A union's members come after, as in `Count | None`.
+        # Annotations of the field itself, then those of a union's members, as in `Count | None`.
         annotated = [
             getattr(part, "__metadata__", ()) for part in (hint, *get_args(hint))
         ]
@@ -95,6 +96,7 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
             )
         duration = any((meta.extra or {}).get("duration") for meta in metas)
         probe = msgspec.defstruct(f"{record.__name__}_{field.name}", [("value", hint)])
+        # Now, by one thread.
         ready(probe)
         checks.append(
             Rule(

@@ -33,12 +33,14 @@ def format_duration(duration_ms: int) -> str:
 
 def length_of(milliseconds: int, *, up: bool = False) -> str:
     """Return a length of time in its two largest units, rounded down or `up`: "5 d 13 h"."""
+    # How many of each unit, the largest first, without units of which there are none.
     parts = []
     rest = milliseconds
     for unit in reversed(MILLISECONDS):
         whole, rest = divmod(rest, MILLISECONDS[unit])
         if whole:
             parts.append((whole, unit))
+    # Up to the next whole number of the second unit, which may carry over to the first.
     if up and len(parts) > 2:
         step = MILLISECONDS[parts[1][1]]
         return length_of((milliseconds // step + 1) * step)

@@ -250,8 +250,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return None if isinstance(self.horizon, str) else self.horizon
 
     @property
-    def never(self) -> bool:
-        """Return whether there are no epochs, and windows are what is published."""
+    def without_epochs(self) -> bool:
+        """Return whether horizon = "never": sliding windows are published in place of epochs."""
         return self.horizon == NEVER
 
     @property
@@ -261,14 +261,14 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def hops(self) -> tuple[int, ...]:
         """Return the ticks between beginnings of each window of a histogram without epochs."""
-        if not self.never:
+        if not self.without_epochs:
             return ()
         return tuple(self.hop or default_hop(ticks) for ticks in self.window_ticks)
 
     @property
     def series(self) -> tuple[Series, ...]:
         """Return what is published, in the order of `windows`: one series, or one a window."""
-        if not self.never:
+        if not self.without_epochs:
             return (Series(self.name, None),)
         return tuple(series_of(self.name, window) for window in self.windows)
 
@@ -285,34 +285,34 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def charged_once(self) -> bool:
         """Return whether it has one charge, ever: neither epochs nor periods of users."""
-        return self.never and self.user_period is None
+        return self.without_epochs and self.user_period is None
 
     @property
     def charge_grid(self) -> TickGrid:
-        """Return the grid whose epochs are charged: without epochs, periods of users."""
-        ticks = self.user_period if self.never else self.horizon_ticks
+        """Return the ticks and the epochs that are charged: without epochs, periods of users."""
+        ticks = self.user_period if self.without_epochs else self.horizon_ticks
         return TickGrid(tick_ms=self.tick_ms, start_ms=self.start_ms, horizon=ticks)
 
     @property
     def ticks(self) -> int:
-        """Return the ticks of an epoch, for a mechanism that refuses an unbounded horizon."""
+        """Return the ticks of an epoch, for a mechanism that needs an end (`About.needs_end`)."""
         return self.horizon_ticks or 1
 
     @property
     def lane(self) -> Lane:
         """Return what stage 1 needs to know; equal lanes share contributions."""
-        of_user = self.max_items_per_user
-        ticks = self.user_period if self.never else self.horizon_ticks
-        horizon = None if of_user is None else ticks
-        max_count = 0 if self.unique_users else self.max_count
-        bounds = self.max_items, max_count, of_user, horizon
         return Lane(
-            self.tick_ms,
-            self.start_ms,
-            *bounds,
-            self.view,
-            self.split,
-            self.source_counters,
+            tick_ms=self.tick_ms,
+            start_ms=self.start_ms,
+            max_items=self.max_items,
+            max_count=0 if self.unique_users else self.max_count,
+            max_items_per_user=self.max_items_per_user,
+            horizon=None
+            if self.max_items_per_user is None
+            else self.charge_grid.horizon,
+            view=self.view,
+            split=self.split,
+            sketch=self.source_counters,
         )
 
     @property
@@ -320,22 +320,25 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         """Return the lane of sums: an item's number, in steps, is added each time it counts."""
         if self.sum is None:
             return None
-        view = _view_name([*self._view, self.sum])
+        # Another name than that of the counts, which read no number.
+        view = _view_name([*self._view_fields, self.sum])
         return self.lane._replace(max_count=self.sum.steps * self.max_count, view=view)
 
     @property
     def lanes(self) -> Sequence[Lane]:
+        """Return the lanes of counts and, with `sum`, of sums."""
         sums = self.sum_lane
         return (self.lane,) if sums is None else (self.lane, sums)
 
     @property
-    def _view(self) -> list[object]:
+    def _view_fields(self) -> list[object]:
         return [self.key, self.items, self.count, self.where_, self.buckets]
 
     @property
     def view(self) -> str:
         """Return the name of the histogram's view of an event; "" for that of `[events]`."""
-        return "" if self._view == [None] * len(self._view) else _view_name(self._view)
+        fields = self._view_fields
+        return "" if fields == [None] * len(fields) else _view_name(fields)
 
     @classmethod
     def lists_labels(cls, values: Mapping[str, object]) -> bool:
@@ -371,7 +374,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def candidates(self) -> int:
-        """Return how many of the largest items compete for being shown; 0: all of them."""
+        """Return how many of the largest items may be shown at most (kbar); 0: any number."""
         return 0
 
     @property
@@ -426,7 +429,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def can_end(self) -> bool:
         """Return whether `end_share` may be set."""
-        able = self.about.ends and "end_share" in KINDS[self.counter].takes
+        able = self.about.takes_end_share and "end_share" in KINDS[self.counter].takes
         return able and self.horizon_ticks is not None
 
     @property
@@ -444,7 +447,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     def complaints(self) -> Iterator[str]:
         yield from self._never_complaints()
-        if self.about.bounded and self.horizon == "unbounded":
+        if self.about.needs_end and self.horizon == "unbounded":
             yield f'horizon = "unbounded": mechanism = "{self.mechanism}" needs a number of ticks'
         if self.about.needs_epsilon and self.epsilon is None:
             yield f'epsilon is missing: mechanism = "{self.mechanism}" needs it, not rho'
@@ -474,7 +477,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         elif self.radix is not None and "radix" not in kind.takes:
             yield f"radix = {self.radix}: only with {kinds_with('radix')}"
         if self.end_share is not None and not self.can_end:
-            users = names_of(lambda about: about.ends)
+            users = names_of(lambda about: about.takes_end_share)
             yield (
                 f"end_share = {self.end_share}: only in {', '.join(users)}, with {kinds_with('end_share')} and a number "
                 "of ticks as horizon"
@@ -506,8 +509,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 yield f"windows holds {window_ms} ms more than once: every one only once"
 
     def _tick_complaints(self) -> Iterator[str]:
-        """Yield whether tick numbers, which count from `start` on, outgrow a counter too soon."""
-        endless = self.horizon_ticks is None and not self.about.bounded
+        """Yield an error if tick numbers, which begin at `start`, outgrow a counter before 2100."""
+        endless = self.horizon_ticks is None and not self.about.needs_end
         if not endless or not self.about.counters:
             return
         last_tick = last_tick_of(None)
@@ -525,7 +528,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     def _never_complaints(self) -> Iterator[str]:
         """Yield what does not go with `horizon = "never"`, or only with it."""
-        if not self.never:
+        if not self.without_epochs:
             for name in ("hop", "user_period"):
                 value = getattr(self, name)
                 if value is not None:
@@ -536,8 +539,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                     "every user of an item once an epoch"
                 )
             return
-        if not self.about.never:
-            users = " and ".join(names_of(lambda about: about.never))
+        if not self.about.takes_horizon_never:
+            users = " and ".join(names_of(lambda about: about.takes_horizon_never))
             yield f'horizon = "never": only in {users}'
         if self.counter != DEFAULT_COUNTER:
             yield f'counter = "{self.counter}": leave it out with horizon = "never", which has its own counter'
@@ -612,8 +615,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         given = 'for = "quantiles"'
         if self.buckets is None:
             yield f"{given}: only with buckets"
-        if not self.about.ranks:
-            able = " and ".join(names_of(lambda about: about.ranks))
+        if not self.about.takes_for_quantiles:
+            able = " and ".join(names_of(lambda about: about.takes_for_quantiles))
             yield f"{given}: only in {able}"
         if self.counter != DEFAULT_COUNTER:
             yield f'counter = "{self.counter}": with {given} only "{DEFAULT_COUNTER}"'
@@ -624,14 +627,14 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         """Yield what is wrong with `sum` and `total_share`."""
         if self.sum is not None:
             yield from path_complaints({"sum.field": self.sum.field})
-            if not self.about.sums:
-                yield f"sum is set: only in {' and '.join(names_of(lambda about: about.sums))}"
+            if not self.about.takes_sum:
+                yield f"sum is set: only in {' and '.join(names_of(lambda about: about.takes_sum))}"
             if self.sum.steps * self.max_count > STEPS_MAX:
                 most = STEPS_MAX // self.sum.steps
                 yield f"max_count = {self.max_count}: with {self.sum.steps:,} steps of sum at most {most:,}"
         if self.total_share is not None:
-            if not self.about.totals:
-                users = " and ".join(names_of(lambda about: about.totals))
+            if not self.about.takes_total_share:
+                users = " and ".join(names_of(lambda about: about.takes_total_share))
                 yield f"total_share = {self.total_share}: only in {users}, which hides items"
             if self.split > 1:
                 yield f"total_share = {self.total_share}: only with split = 1: no part counts all items"
@@ -643,7 +646,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
 
 def _able(names: Sequence[str]) -> str:
-    """Return names of mechanisms as an error lists them, with those that take a setting for it."""
+    """Return names of mechanisms as an error lists them, then those with `subtracts_with`."""
     also = [
         f"{name} with {kind.about.subtracts_with}"
         for name, kind in declared().items()
@@ -653,18 +656,21 @@ def _able(names: Sequence[str]) -> str:
 
 
 def most_shown_by(config: HistogramConfig) -> int:
-    """Return the k of a configuration that has one, else 0."""
+    """Return how many items a configuration shows at most, if a setting says so, else 0."""
     return getattr(config, "top_k", None) or getattr(config, "k", None) or 0
 
 
 def kbar_of(config: HistogramConfig, least: int) -> int:
-    """Return the kbar of a configuration if it is a number, else one to compare with."""
+    """Return how many largest items a configuration looks at, its setting `kbar`.
+
+    Without such a number return one to compare with, of at least `least`.
+    """
     kbar = getattr(config, "kbar", None)
     return kbar if isinstance(kbar, int) else max(COMPARED_KBAR, least)
 
 
 def declared() -> dict[str, type[HistogramConfig]]:
-    """Return the configuration of every mechanism imported so far, by name, in `About.order`."""
+    """Return the configurations of all mechanisms imported so far by name, in order of tables."""
     found: list[type[HistogramConfig]] = []
     kinds: list[type[HistogramConfig]] = [HistogramConfig]
     while kinds:
@@ -672,12 +678,12 @@ def declared() -> dict[str, type[HistogramConfig]]:
         kinds += kind.__subclasses__()
         if "about" in vars(kind):
             found.append(kind)
-    found.sort(key=lambda kind: kind.about.order)
+    found.sort(key=lambda kind: kind.about.order_in_tables)
     return {str(kind.__struct_config__.tag): kind for kind in found}
 
 
 def names_of(ability: Callable[[About], bool]) -> list[str]:
-    """Return the names of the mechanisms with an ability."""
+    """Return the names of the mechanisms whose `about` has an ability."""
     return [name for name, kind in declared().items() if ability(kind.about)]
 
 
@@ -693,7 +699,7 @@ def _view_name(fields: Sequence[object]) -> str:
 
 
 def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
-    """Yield labels that are too long or occur twice."""
+    """Yield errors about labels of the setting `field` that are too long or occur twice."""
     for label in labels:
         if (size := len(label.encode())) > LABEL_BYTES_MAX:
             yield f"{field} holds {display(label)} of {size:,} bytes: at most {LABEL_BYTES_MAX:,} bytes"

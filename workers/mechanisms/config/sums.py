@@ -30,7 +30,7 @@ _NUMBER = (
 )
 _SHARE = "a number from 0.05 to 0.95, such as 0.5"
 _EXACT = Context(prec=2 * DIGITS_MAX + 10)
-# Edges between steps have one digit more after the point than steps.
+# Half a step, where rounding goes up, has one digit more after the point than a step.
 UNIT_DIGITS = DIGITS_MAX + 1
 _UNIT = Decimal((0, (1,), -UNIT_DIGITS))
 _DOWN = Context(prec=2 * DIGITS_MAX + 10, rounding=ROUND_FLOOR)
@@ -47,6 +47,7 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def steps(self) -> int:
+        """R of the module: how many steps the range has."""
         return int((Fraction(self.to) - Fraction(self.from_)) / Fraction(self.step))
 
     @property
@@ -64,17 +65,18 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Rounding(Frozen):
-    """Numbers of a sum to steps, exactly, in whole units of 10^-`UNIT_DIGITS`.
+    """Rounds numbers to steps of a sum, exactly, by whole units of 10^-`UNIT_DIGITS`.
 
-    `from` and all edges between steps are whole units. So a number may be rounded down to one.
+    `from`, and all numbers halfway between two steps, are whole units. So a number may be cut off
+    to whole units first.
     """
 
-    def __init__(self, of: Sum) -> None:
-        self._least = of.from_
-        self._most = of.to
-        self._steps = of.steps
-        self._from_units = _units(of.from_)
-        self._step_units = _units(of.step)
+    def __init__(self, summed: Sum) -> None:
+        self._least = summed.from_
+        self._most = summed.to
+        self._steps = summed.steps
+        self._from_units = _units(summed.from_)
+        self._step_units = _units(summed.step)
 
     def steps_of(self, value: float | Decimal) -> int:
         """Return x of the module: a number in steps above `from`, clamped to 0..R."""
@@ -84,8 +86,11 @@ class Rounding(Frozen):
             return 0
         if number >= self._most:
             return self._steps
-        halves = 2 * (_units(Decimal(number)) - self._from_units) // self._step_units
-        return (halves + 1) // 2
+        # In half steps, cut off: an odd number of them goes up to the next whole step.
+        half_steps = (
+            2 * (_units(Decimal(number)) - self._from_units) // self._step_units
+        )
+        return (half_steps + 1) // 2
 
 
 def _units(number: Decimal) -> int:
@@ -94,7 +99,10 @@ def _units(number: Decimal) -> int:
 
 
 def parse_sum(value: object) -> Sum:
-    """Return the `sum` of a settings file, or raise `ValueError` with the allowed values."""
+    """Return the `sum` of a settings file, or raise `ValueError` with the allowed values.
+
+    Messages begin with " = " or ".field": the caller puts the setting's name before them.
+    """
     if not isinstance(value, dict):
         raise ValueError(f" = {display(value)}: {ALLOWED}")  # noqa: TRY004 - of a settings file
     names = ("field", "from", "to", "step")

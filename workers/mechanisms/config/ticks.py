@@ -40,5 +40,6 @@ class TickGrid:
 
 
 def shortest_tick(start_ms: int, last_tick: int) -> int:
-    """Return the shortest tick, in ms, that has a number up to `last_tick` until the year 2100."""
+    """Return the least `tick_ms` with which tick numbers stay within `last_tick` until 2100."""
+    # The time from the start to 2100, divided by `last_tick` and rounded up.
     return max(1, (_FAR_MS - 1 - start_ms) // last_tick + 1)

@@ -48,6 +48,7 @@ class Path:
     list_at: int | None = None
 
     def __str__(self) -> str:
+        """Return the path as a settings file writes it."""
         parts = [
             name if _PLAIN.fullmatch(name) else _quoted(name) for name in self.steps
         ]
@@ -131,7 +132,10 @@ _DOLLAR_NAME = re.compile(r"""(?<![^.])\$[^.\[\]"'\s]+""")
 
 
 def meant(text: str) -> Path | None:
-    """Return the path that a JSONPath, a JSON pointer or a filter of jq most likely means."""
+    """Return the path that a JSONPath, a JSON pointer or a filter of jq most likely means.
+
+    None if there is no such path, or it is the text itself.
+    """
     if text.startswith("/"):
         ours = _of_pointer(text)
     else:
@@ -218,14 +222,15 @@ def _condition(values: Mapping[str, Any], place: int) -> Condition:
         )
     for complaint in _complaints(values):
         raise ValueError(where + complaint)
-    asked = dict(values)
+    # By attribute of `Condition`: labels each once, numbers as floats.
+    fields = dict(values)
     for name in values:
         if name in ("in", "not_in"):
-            labels = tuple(dict.fromkeys(map(as_label, asked.pop(name))))
-            asked["in_" if name == "in" else name] = labels
+            labels = tuple(dict.fromkeys(map(as_label, fields.pop(name))))
+            fields["in_" if name == "in" else name] = labels
         elif name in ("min", "max"):
-            asked[name] = float(asked[name])
-    return Condition(**asked)
+            fields[name] = float(fields[name])
+    return Condition(**fields)
 
 
 def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
@@ -359,11 +364,13 @@ def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
     """Yield settings that no event could satisfy, as (view name, error)."""
     common = {"timestamp": shape.time, "user": shape.user}
     fixed = {name: path for name, path in common.items() if isinstance(path, Path)}
+    # Places that some path leads through, so that they are objects or lists.
     opened: set[tuple[str, ...]] = set()
     for name, view in shape.views.items():
         yield from ((name, text) for text in _of_view(view, fixed))
         for path in view.paths().values():
             opened.update(path.steps[:step] for step in range(1, len(path.steps)))
+    # Items that are whole values, not fields in elements of a list, must not be among these.
     for name, view in shape.views.items():
         if (
             view.items.list_at in (None, len(view.items.steps))
@@ -395,6 +402,7 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
             yield f'{name} = "{path}": "{Path(steps)}" is a list for another path'
     number = view.number
     # A number without a list is one for the event.
+    # Setting, path in a list, and what else the error suggests.
     beside_items = (
         ("count", view.count, "both without []"),
         ("sum.field", number if number and number.list_at else None, "without []"),
@@ -414,31 +422,39 @@ def _of_condition(
     named: Mapping[str, Path],
     lists: set[tuple[str, ...]],
 ) -> Iterator[str]:
-    """Yield why no event could meet a condition and have the fields of the view."""
+    """Yield why no event could meet a condition and have the fields of the view.
+
+    `named` are the view's paths by setting, `lists` the places that they take for lists.
+    """
     tested = parse(condition.field)
-    value = (
+    needs_value = (
         condition.in_ is not None
         or condition.min is not None
         or condition.max is not None
     )
-    if not value and condition.exists is not True:
+    if not needs_value and condition.exists is not True:
         return  # an absent field satisfies it
-    if value and any(_within(tested, path) for path in named.values()):
+    if needs_value and any(_within(tested, path) for path in named.values()):
         yield f'where: field = "{tested}" is an object for another path, so it never has such a value'
-    if steps := _first_list(tested, len(tested.steps) - (not value), lists):
+    # A list at the end of the path exists, but has no value to compare.
+    if steps := _first_list(tested, len(tested.steps) - (not needs_value), lists):
         yield f'where: field = "{tested}": "{Path(steps)}" is a list for another path'
-    counts = view.count is None and view.edges is None and view.items.list_at is None
+    may_be_counts = (
+        view.count is None and view.edges is None and view.items.list_at is None
+    )
     for name, path in named.items():
         # In an object of counts, a condition may test one of them.
         of_item = (
-            name == "items" and counts and len(tested.steps) == len(path.steps) + 1
+            name == "items"
+            and may_be_counts
+            and len(tested.steps) == len(path.steps) + 1
         )
         if _within(path, tested) and not of_item:
             yield f'where: field = "{tested}" is inside {name} = "{path}", so no event has both'
 
 
 def _first_list(path: Path, most: int, lists: set[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the first of the path's first 1 to `most` steps that is a list, else ()."""
+    """Return the shortest beginning of a path, of 1 to `most` steps, that is a list, else ()."""
     starts = (path.steps[:step] for step in range(1, most + 1))
     return next((start for start in starts if start in lists), ())
 

@@ -18,9 +18,9 @@ HOPS_MIN = 64
 
 
 class Series(NamedTuple):
-    """The snapshots of a histogram that follow each other; `window_ms` None: since an epoch began.
+    """The snapshots of a histogram that follow each other: of one window, or since an epoch began.
 
-    They have a name and a topic of their own. `suffix` is what both of them end in.
+    They have a name and a topic of their own. `suffix` is what both end in: the window, if any.
     """
 
     name: str
@@ -32,11 +32,15 @@ class Series(NamedTuple):
 
 
 def series_of(name: str, window_ms: int) -> Series:
+    """Return the series of a window, of the histogram `name`."""
     return Series(f"{name}.{format_duration(window_ms)}", window_ms)
 
 
 def default_hop(ticks: int) -> int:
-    """Return the hop, in ticks, of a window whose settings state none."""
+    """Return the hop of a window of `ticks` ticks whose settings state none.
+
+    It is the largest power of two of which the window has at least HOPS_MIN; 1 for short ones.
+    """
     return 1 << (max(1, ticks // HOPS_MIN).bit_length() - 1)
 
 

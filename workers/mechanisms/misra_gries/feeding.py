@@ -36,17 +36,21 @@ Places = NDArray[np.int32]
 
 
 class Counters(NamedTuple):
-    """The counters while a tick is fed; `feed_rounds` and `feed_rest` change all of these arrays.
+    """The k counters while a tick of n items is fed; the kernels change all of these arrays.
 
-    `ranks` are distinct: `rank_of` the item where it occurs in this tick, elsewhere
-    `number of smaller items << bits | counter`; unused counters come last.
+    A slot is a counter's number, an item its place among the tick's items. Ranks order the counters
+    as their keys are ordered. They are distinct; their lowest `slot_bits` are ones if the counter
+    holds an item of the tick, else its slot, which is less:
+
+        item << slot_bits | ones
+        number of smaller items of the tick << slot_bits | slot; unused counters come last
     """
 
     heights: Integers  # (k,): count plus `lowered`
     ranks: Integers  # (k,)
     slot_of: Places  # (n,): the item's counter, undefined if none
     held: Bits  # (words,): one bit per item of the tick, set if a counter holds it
-    bits: int  # width of a counter's number
+    slot_bits: int
 
 
 class Wheel(NamedTuple):
@@ -64,6 +68,7 @@ def sort_by_rank(
 
     Usually there are one or two runs.
     """
+    # Each pass merges two neighbouring runs to one, until a pass finds only one.
     runs = 2
     while runs > 1:
         runs = 0
@@ -137,15 +142,15 @@ def ones_in(word: int | np.int64) -> int:
 
 
 @kernel_inline
-def rank_of(item: int, bits: int) -> int:
-    """Return the rank of an item of this tick: its lowest `bits` are ones."""
-    return int((np.int64(item) << bits) | ((1 << bits) - 1))
+def rank_of(item: int, slot_bits: int) -> int:
+    """Return the rank of a counter that holds an item of this tick, as `Counters` has them."""
+    return int((np.int64(item) << slot_bits) | ((1 << slot_bits) - 1))
 
 
 @kernel_inline
-def is_of_tick(rank: int, bits: int) -> bool:
-    """Return whether a rank is of an item that occurs in this tick."""
-    ones = (1 << bits) - 1
+def is_of_tick(rank: int, slot_bits: int) -> bool:
+    """Return whether a rank is of an item that occurs in this tick: its lowest bits are ones."""
+    ones = (1 << slot_bits) - 1
     return rank & ones == ones
 
 
@@ -166,11 +171,11 @@ def put_on_wheel(slot: int, height: int, wheel: Wheel) -> None:
 @kernel_inline
 def replace(slot: int, item: int, counters: Counters) -> None:
     """Let a counter hold an item in place of its own; the caller sets its height."""
-    bits = counters.bits
+    slot_bits = counters.slot_bits
     rank = counters.ranks[slot]
-    if is_of_tick(rank, bits):  # only items of this tick have a bit in `held`
-        flip(counters.held, rank >> bits)
-    counters.ranks[slot] = rank_of(item, bits)
+    if is_of_tick(rank, slot_bits):  # only items of this tick have a bit in `held`
+        flip(counters.held, rank >> slot_bits)
+    counters.ranks[slot] = rank_of(item, slot_bits)
     counters.slot_of[item] = slot
     flip(counters.held, item)
 
@@ -181,7 +186,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
 
     A hit adds one to the item's counter. A miss replaces the next counter at zero by rank; without
     one, it decrements all counters, and those then at zero are found. `rounds` (rounds, words) has
-    one bit per item.
+    one bit per item: 32 items in a word, the lowest bit first.
     """
     heights = counters.heights
     ranks = counters.ranks
@@ -193,7 +198,8 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
     heads = np.full(buckets, -1, dtype=np.int32)
     wheel = Wheel(heads, np.full(k, -1, dtype=np.int32))
     scratch = np.empty(k, dtype=np.int32)
-    # Counters at zero after the last decrement, by rank; those before `turn` were replaced.
+    # zeros[:waiting] were at zero after the last decrement, by rank. Those before `turn` were
+    # replaced since, or hit; the others may have been hit, and then are above zero.
     zeros = np.arange(k).astype(np.int32)
     lowered = turn = 0
     waiting = still_at_zero(lowered, zeros, k, heights, wheel)
@@ -226,7 +232,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                     continue
                 lowered += 1
                 turn = 0
-                # None were replaced since the last decrement, and none wait for this height.
+                # None were at zero before, so none were replaced; and none wait for this height.
                 if waiting == 0 and heads[lowered & (buckets - 1)] < 0:
                     continue
                 # Those replaced since are at one, and so at zero again; others come from the wheel.
@@ -270,14 +276,21 @@ def rest_of_round(
 ) -> tuple[int, int, int]:
     """Feed the rest of a round, from item `start` on, after two decrements in it.
 
-    A counter replaced since the last decrement holds an item that this round is past, so it is not
-    hit again before the next round. So until a decrement each of them takes one miss, and only the
-    items of the last misses stay. Hence misses are only counted, 32 items at once where none is
-    hit, and the last replacements are carried out at the end.
+    A counter that a miss of this round replaced holds an item that the round is past, so it is not
+    hit again before the next round. Until the next decrement each of these counters takes one miss
+    more, and only the items of its last miss stay. Hence misses are only counted, 32 items at once
+    where none is hit, and the last replacements are carried out at the end. Counters that come from
+    the wheel join them at a decrement: they are safe too if their rank is below that of the item
+    at the decrement; the others may be hit, and come last, as their ranks are above all safe ones.
 
-    Counters from the wheel join them. Those with a rank below that of the item at the decrement
-    cannot be hit in this round either; with the replaced ones they are the first `safe` of `zeros`.
-    The ranks of the others are above all of these: they are replaced last, unless hit first.
+        zeros[:safe]                 at zero after the last decrement, and not hit in this round:
+                                     zeros[:replaced] were replaced before that decrement, and
+                                     zeros[replaced:safe] are from the wheel, both by rank
+        zeros[:misses]               took the misses since the last decrement, one each
+        zeros[next_unsafe:arrived]   from the wheel, by rank: at zero then, hit since or not
+
+    Always replaced <= safe <= next_unsafe <= arrived and misses <= next_unsafe: an unsafe counter
+    that is replaced moves down to the others that took a miss.
 
     Args:
         items: the round, one bit per item.
@@ -288,18 +301,20 @@ def rest_of_round(
         scratch: (k,).
 
     Returns the decrements then, how many of `zeros` were replaced since the last one, and how many
-    of `zeros` there are, by rank.
+    of `zeros` there are, by rank: `lowered`, `turn` and `waiting` of `feed_rounds`.
     """
-    heights, ranks, slot_of, held_bits, bits = counters
+    heights, ranks, slot_of, held_bits, slot_bits = counters
     mask = len(wheel.heads) - 1
     stop = len(items) << 5
-    # Misses are counted since the last decrement, from `start` on; those before it, since this.
+    # Items from `start` on are those since the last decrement; from `previous_start` on, those
+    # between the last two.
     previous_start = start
     misses = 0
     safe = sort_arrivals(zeros, replaced, arrived, start - 1, counters, scratch)
     next_unsafe = safe
     for word in range(start >> 5, len(items)):
         to_feed = np.int64(items[word])
+        # Not those before `start`.
         if word == start >> 5:
             to_feed &= -(1 << (start & 31))
         # The usual case: takes 1.8 of 10.7 ms less than the loop.
@@ -314,36 +329,40 @@ def rest_of_round(
             # All, if there is no hit.
             before_hit = to_feed & (first_hit - 1)
             n = ones_in(before_hit)
-            # Enough counters for these misses: count them, and the hit.
+            # Enough safe counters for these misses: count them, and the hit.
             if n == 0 or misses + n <= safe:
                 misses += n
                 to_feed ^= before_hit | first_hit
                 if hits != 0:
                     heights[slot_of[(word << 5) + ones_in(first_hit - 1)]] += 1
                 continue
-            # The first miss that finds no safe counter.
+            # Safe counters take what they can; `miss` is the bit of the first miss that finds none.
             for _ in range(safe - misses):
                 before_hit &= before_hit - 1
+            misses = max(misses, safe)
             miss = before_hit & -before_hit
+            # Go on after it.
             to_feed &= -miss << 1
-            misses = max(misses, safe) + 1
+            # Unsafe counters that were hit are not at zero.
             while next_unsafe < arrived and heights[zeros[next_unsafe]] != lowered:
                 put_on_wheel(zeros[next_unsafe], heights[zeros[next_unsafe]], wheel)
                 next_unsafe += 1
             if next_unsafe < arrived:
                 slot = zeros[next_unsafe]
                 next_unsafe += 1
-                zeros[misses - 1] = slot
-                if is_of_tick(ranks[slot], bits):
-                    flip(held_bits, ranks[slot] >> bits)
-                    # No longer the rank of an item of the tick: replaced at the end.
+                zeros[misses] = slot
+                misses += 1
+                # Its old item is a miss from now on. The new one is assigned at the end: until then
+                # the rank is not that of an item of the tick, but still in order.
+                if is_of_tick(ranks[slot], slot_bits):
+                    flip(held_bits, ranks[slot] >> slot_bits)
                     ranks[slot] -= 1
                 continue
-            # No counter is at zero: a decrement, after which all that were replaced are at zero.
+            # No counter is at zero: a decrement, after which those that took a miss are at zero.
             lowered += 1
             previous_start = start
             start = (word << 5) + ones_in(miss - 1) + 1
-            replaced = arrived = safe = next_unsafe = misses - 1
+            replaced = arrived = safe = next_unsafe = misses
             misses = 0
             if wheel.heads[lowered & mask] >= 0:
                 arrived = take_from_wheel(lowered, zeros, replaced, heights, wheel)
@@ -351,12 +370,14 @@ def rest_of_round(
                     zeros, replaced, arrived, start - 1, counters, scratch
                 )
                 next_unsafe = safe
-    # Carry out the last replacements: those before the last decrement, then those after it.
+    # Carry out the last replacements: those before the last decrement, then those after it. All
+    # before these two were replaced again.
     if previous_start < start:
         assign_misses(items, previous_start, start, zeros, replaced, counters)
     merge_by_rank(zeros, replaced, safe, ranks, scratch)
     assign_misses(items, start, stop, zeros, misses, counters)
     waiting = max(safe, misses)
+    # Those that took a miss are at one, the others at zero.
     for place in range(waiting):
         heights[zeros[place]] = lowered + (place < misses)
     while next_unsafe < arrived:
@@ -381,7 +402,7 @@ def sort_arrivals(
     the counters before it hold items that this round is past, so it cannot hit them.
     """
     sort_by_rank(zeros, first, arrived, counters.ranks, scratch)
-    rank = rank_of(item, counters.bits)
+    rank = rank_of(item, counters.slot_bits)
     place = first
     while place < arrived and counters.ranks[zeros[place]] < rank:
         place += 1
@@ -392,32 +413,34 @@ def sort_arrivals(
 def assign_misses(
     items: Bits, start: int, stop: int, zeros: Places, n: int, counters: Counters
 ) -> None:
-    """Let the counters `zeros[:n]` hold the round's first n misses among its items start..stop.
+    """Let the counters `zeros[:n]`, in order, hold the first n misses among items start..stop - 1.
 
-    `items` is the round, one bit per item. No item that a counter held before is among these
-    misses: it came earlier in the round, or is below them.
+    `items` is the round, one bit per item; a miss is an item of it that no counter holds. No item
+    that a counter held before is among these misses: it came earlier in the round, or is below
+    them. The caller sets heights.
     """
-    _, ranks, slot_of, held_bits, bits = counters
+    _, ranks, slot_of, held_bits, slot_bits = counters
     turn = 0
     for word in range(start >> 5, min((stop >> 5) + 1, len(items))):
         missed = np.int64(items[word]) & ~np.int64(held_bits[word])
+        # Not those outside of start..stop - 1.
         if word == start >> 5:
             missed &= -(1 << (start & 31))
         if word == stop >> 5:
             missed &= (1 << (stop & 31)) - 1
-        taken = missed
+        all_missed = missed
         while turn < n and missed != 0:
             low = missed & -missed
             missed ^= low
             item = (word << 5) + ones_in(low - 1)
             slot = zeros[turn]
             turn += 1
-            if is_of_tick(ranks[slot], bits):
-                flip(held_bits, ranks[slot] >> bits)
-            ranks[slot] = rank_of(item, bits)
+            if is_of_tick(ranks[slot], slot_bits):
+                flip(held_bits, ranks[slot] >> slot_bits)
+            ranks[slot] = rank_of(item, slot_bits)
             slot_of[item] = slot
-        # all at once: 1.4 of 9.0 ms less than one by one
-        held_bits[word] ^= np.uint32(taken ^ missed)
+        # Those assigned are held now: all at once takes 1.4 of 9.0 ms less than one by one.
+        held_bits[word] ^= np.uint32(all_missed ^ missed)
         if turn == n:
             break
 
@@ -426,7 +449,10 @@ def assign_misses(
 def still_at_zero(
     lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel
 ) -> int:
-    """Keep those of `zeros[:n]` at zero, move the others to the wheel; return how many stay."""
+    """Keep those of `zeros[:n]` at zero, in order, at its beginning; return how many they are.
+
+    A counter is at zero if its height is `lowered`. The others go to the wheel.
+    """
     kept = 0
     for place in range(n):
         slot = zeros[place]
@@ -442,7 +468,7 @@ def still_at_zero(
 def take_from_wheel(
     lowered: int, zeros: Places, n: int, heights: Integers, wheel: Wheel
 ) -> int:
-    """Append the wheel's counters at zero to `zeros[:n]`; return how many there are then."""
+    """Append the wheel's counters at zero to `zeros[:n]`, in any order; return the new n."""
     place = lowered & (len(wheel.heads) - 1)
     slot = wheel.heads[place]
     wheel.heads[place] = -1
@@ -493,6 +519,7 @@ def feed_rest(
     # Counters taken from list 0, by rank; those before `turn` had their turn.
     lowest = np.empty(k, dtype=np.int32)
     scratch = np.empty(k, dtype=np.int32)
+    # No height is below the floor.
     floor = lowered
     for place in range(k):
         append(by_rank[place], floor, heights, ends, next_slot)

@@ -176,14 +176,14 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     """Frequent items in bounded memory; `size` counters per sketch."""
 
     about = About(
-        order=40,
+        order_in_tables=40,
         family="running",
-        answers="running counts of frequent labels, too low by up to a share of all",
-        on="a count that all its blocks show; what the sketch leaves out comes on top",
-        page="Only frequent items are kept.",
-        rule="block",
+        text_in_plan="running counts of frequent labels, too low by up to a share of all",
+        noise_is_on="a count that all its blocks show; what the sketch leaves out comes on top",
+        text_on_dashboard="Only frequent items are kept.",
+        threshold_rule="block",
         counters="tree",
-        bounded=True,
+        needs_end=True,
         may_be_pure=True,
     )
     decides_domain = "release"
@@ -204,6 +204,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
     @classmethod
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        """Yield settings to compare with `other`; "pure" too if it has labels and epsilon."""
         yield {"size": _COMPARED_SIZE}
         if other.declared and other.epsilon is not None:
             size = min(_COMPARED_PURE_SIZE, len(other.declared))
@@ -249,6 +250,7 @@ class CellNoise:
         self._tree = tree
 
     def at(self, t: int, tags: Tags) -> Longs:
+        """Return the noise of these tags in the highest cell that ends at t; `number` is from 0."""
         level = self._tree.top_level(t)
         number = t // self._tree.radix**level - 1
         return self._table.values(self._stream, (USE << 56 | level, number), tags)
@@ -264,9 +266,13 @@ class MisraGries(Budgeted):
 
     configs = (MisraGriesConfig,)
     config: MisraGriesConfig
+    # Set by `_calibrate`: of the noise on a count of one cell, and of rounding what is published.
+    cell_variance: float
+    rounding: float
 
     @classmethod
     def make(cls, config: HistogramConfig, unit: str) -> "MisraGries":
+        """Build the class for the setting `release`."""
         config = expect_type(MisraGriesConfig, config)
         kinds: dict[str, type[MisraGries]] = {
             "pamg": PrivacyAwareMisraGries,
@@ -292,10 +298,11 @@ class MisraGries(Budgeted):
         levels = self.tree.levels
         size = self.config.size
         together = config.max_items * config.max_count
+        # Whether all counters of a cell share one noise value (eta) beside their own (Z).
         self._shared = config.release == "pmg"
         noises = 1 + self._shared
-        # Of one cell: squared l2 sensitivity, e (`exposed`), c_max (`largest`), and how many noise
-        # cells have another count for a neighbour.
+        # Of one cell: squared l2 sensitivity, e (`exposed`), c_max (`largest`), and to how many
+        # counts that an event may change noise is added (`concerned`).
         if self._shared:
             squared = together**2
             exposed = 4 * together
@@ -307,6 +314,7 @@ class MisraGries(Budgeted):
             largest = config.max_count
             concerned = size + exposed
         self._cost = split(config, discovers=True)
+        # Of all L cells of an event.
         total = levels * squared
         table = gaussian_for(total, self._cost.rho)
         self.sigma_squared = table.sigma_squared
@@ -315,6 +323,7 @@ class MisraGries(Budgeted):
         self._set_cost(rho, table.tv, times=levels * concerned)
         self.cell_variance = float(self.sigma_squared) * noises
         self.rounding = 0.0
+        # For one of its counters. The factors near 1 exceed the errors of the floats here.
         delta = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
         # x with P(noise >= x) <= delta: exact where cheap, else from the sub-Gaussian bound.
         quantile = gaussian.upper_quantile(self.sigma_squared, noises, delta)
@@ -323,6 +332,7 @@ class MisraGries(Budgeted):
             quantile = math.ceil(
                 math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12)
             )
+        # Shown is a noisy count above it: of c_max, only if its noise is at least `quantile`.
         self._threshold = largest + quantile - 1
 
     @property
@@ -330,6 +340,7 @@ class MisraGries(Budgeted):
         return self.config.size * self.tree.levels
 
     def _parameters(self) -> Mapping[str, object]:
+        """Return what the mechanism's id depends on, beside what all mechanisms have."""
         tree = self.tree
         shape = {"horizon": tree.horizon, "levels": tree.levels, "radix": tree.radix}
         return {
@@ -391,6 +402,7 @@ class MisraGries(Budgeted):
         return (Bound("counts", text, assumes, beta, error, source),)
 
     def sketch_bytes(self, label: int) -> SketchBytes:
+        """Return the memory for labels of `label` bytes: counters, released counts and a domain."""
         counter = _TAG + _COUNT + 8 + label  # and the end offset of the label
         shown = _DICT_ENTRY + _BYTES_OBJECT + label + _INT_OBJECT
         on_disk = _TAG + _COUNT + 2 + label
@@ -506,8 +518,9 @@ class PrivacyAwareMisraGries(MisraGries):
         self._cost = split(config, discovers=True)
         least = levels * size / (2 * Fraction(self._cost.rho))
         self.sigma_squared = round_up_to_grid(least, "sigma_squared")
-        of_cell = self.delta_discovery / levels * (1 - 1e-12)
-        threshold = gshm_threshold(size, self.sigma_squared, of_cell)
+        # Less by more than the error of this division.
+        delta_of_cell = self.delta_discovery / levels * (1 - 1e-12)
+        threshold = gshm_threshold(size, self.sigma_squared, delta_of_cell)
         law = SparseGaussianLaw(size, self.sigma_squared, threshold)
         rho = float_up(levels * size / (2 * self.sigma_squared))
         self._set_cost(rho, law.table.tv, times=levels * law.concerned)
@@ -579,20 +592,21 @@ class PureMisraGries(MisraGries):
         size = self.config.size
         if config.epsilon is None or config.domain is None:
             raise ValueError('release = "pure": needs epsilon and a domain')
-        events = levels * config.max_items * config.max_count
-        needed = events * (2 * size - 1) / Fraction(config.epsilon)
+        # Items of one event, in all of its cells; each costs 2 k - 1 units of l1 sensitivity.
+        occurrences = levels * config.max_items * config.max_count
+        needed = occurrences * (2 * size - 1) / Fraction(config.epsilon)
         if needed > laplace.LARGEST_SCALE:
             raise ValueError(
                 f'release = "pure": {levels} levels * max_items * max_count * (2 * size - 1) / epsilon = {float(needed):,.0f}: '
                 f"at most {laplace.LARGEST_SCALE:,}, with a smaller size or a larger epsilon"
             )
-        self.scale = pure_scale(size, Fraction(config.epsilon) / events)
+        self.scale = pure_scale(size, Fraction(config.epsilon) / occurrences)
         table = laplace.discrete_laplace(self.scale)
         self._table = table
-        of_cell = (
+        epsilon_of_cell = (
             Fraction(config.max_items * config.max_count * (2 * size - 1)) / self.scale
         )
-        rho = float_up(levels * of_cell**2 / 2)
+        rho = float_up(levels * epsilon_of_cell**2 / 2)
         # Labels with a statistic that one event may change: counters of either neighbour's sketch.
         changed = levels * min(2 * size, len(self._domain))
         numerical = sampler_delta(config.epsilon, changed, table.tv)
@@ -602,9 +616,9 @@ class PureMisraGries(MisraGries):
             rho, config.epsilon, config.delta, failures=failures, pure=True
         )
         # Of counts: noise is in units of 1 / (k + 1), whose multiples are rounded to integers.
-        units = (size + 1) ** 2
-        self.cell_variance = table.variance / units
-        self.rounding = (1 - 1 / units) / 12
+        squared_units = (size + 1) ** 2
+        self.cell_variance = table.variance / squared_units
+        self.rounding = (1 - 1 / squared_units) / 12
 
     def _law(self) -> dict[str, object]:
         return {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}

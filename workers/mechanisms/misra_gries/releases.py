@@ -2,6 +2,8 @@
 
 A law is public and frozen, and depends on no data. Noise comes from its `table`, by counter (and
 once for all counters, where `shared`); a counter is shown iff its noisy count is above `threshold`.
+`variance` is that of a published count; `concerned` is how many noise values are added to another
+count if the input is a neighbour: the sampler's distance from its law is charged for each.
 Neighbours are the content of one event emptied, or the reverse; an event has at most m =
 max_items * max_count occurrences. The papers' statements are those of Lebeda and Tetek, "Better
 Differentially Private Approximate Histograms and Heavy Hitters using the Misra-Gries Sketch".
@@ -77,12 +79,13 @@ class PmgLaw(Frozen):
         # Counters that only one of the two sketches has, at m at most; with m = 1 all but one of
         # them are at 0.
         leaving = min(2 * together, size)
-        alone = min(leaving, 1) if together == 1 else leaving
-        quantile = shared_quantile(self.scale, alone, leaving - alone, delta)
+        higher = min(leaving, 1) if together == 1 else leaving
+        quantile = shared_quantile(self.scale, higher, leaving - higher, delta)
+        # tau - 1, with tau = m + the quantile.
         self.threshold = together + quantile - 1
-        self.delta = shared_tail(self.scale, alone, leaving - alone, quantile)
+        self.delta = shared_tail(self.scale, higher, leaving - higher, quantile)
         self.epsilon = float_up(together / self.scale)
-        # Noise cells with another count before noise: eta or m counters, and what leaves or enters.
+        # Eta or m counters, and what leaves or enters.
         self.concerned = together + 1 + 2 * leaving
         self.variance = 2 * self.table.variance
 
@@ -164,6 +167,7 @@ class GshmLaw(SparseGaussianLaw):
         # in both worlds, and there the noise takes less. The exact condition decides.
         rho = gaussian_rho(epsilon, delta)
         least = changed / (2 * Fraction(rho))
+        # More noise, by twice as much each time, until the condition holds.
         step = Fraction(1, 1 << 20)
         while True:
             sigma_squared = inversion.round_up_to_grid(least, "sigma_squared")
@@ -180,11 +184,12 @@ class GshmLaw(SparseGaussianLaw):
 Law: TypeAlias = PmgLaw | PureLaw | SparseGaussianLaw
 
 
-def shared_tail(scale: Fraction, alone: int, lower: int, x: int) -> float:
-    """Bound P(eta + max(Z_1, ..., Z_alone, Z'_1 - 1, ..., Z'_lower - 1) >= x) from above.
+def shared_tail(scale: Fraction, higher: int, lower: int, x: int) -> float:
+    """Bound P(eta + max(Z_1, ..., Z_higher, Z'_1 - 1, ..., Z'_lower - 1) >= x) from above.
 
-    All Z and eta are independent discrete Laplace. Given eta = e it is
-    1 - (1 - T(x - e))^alone (1 - T(x + 1 - e))^lower; all terms are positive, and the relative
+    This is the chance that noise shows one of some counters, of which `lower` are less by one. All
+    Z and eta are independent discrete Laplace. Given eta = e it is
+    1 - (1 - T(x - e))^higher (1 - T(x + 1 - e))^lower; all terms are positive, and the relative
     error of each is far below 1e-9.
     Values of eta beyond `largest` count as if they always showed: at most exp(-60) of P(eta >= x).
     """
@@ -192,33 +197,35 @@ def shared_tail(scale: Fraction, alone: int, lower: int, x: int) -> float:
     largest = abs(x) + math.ceil(_NEGLIGIBLE * b)
     e = np.arange(-largest, largest + 1, dtype=np.float64)
     q = math.exp(-1 / b)
+    # P(eta = e) for all e, and the logarithm of the chance that no counter shows then.
     weights = math.tanh(1 / (2 * b)) * np.exp(-np.abs(e) / b)
     log_hidden = np.zeros(len(e))
-    for counters, bar in ((alone, x), (lower, x + 1)):
+    for counters, bar in ((higher, x), (lower, x + 1)):
         if counters:
             log_hidden += counters * np.log1p(
                 -np.minimum(_tail(b, bar - e), _LARGEST_TAIL)
             )
+    # P(|eta| > largest).
     beyond = 2 * q ** (largest + 1) / (1 + q)
     return (float((weights * -np.expm1(log_hidden)).sum()) + beyond) * _OUTWARD
 
 
 def _tail(b: float, x: Floats) -> Floats:
-    """Return T(x) of integers x."""
+    """Return T(x) of integers x: q^x / (1 + q) for x > 0, else 1 - T(1 - x)."""
     far = np.exp(-np.where(x > 0, x, 1 - x) / b) / (1 + math.exp(-1 / b))
     return np.where(x > 0, far, 1 - far)
 
 
 @memoized(1 << 10)
-def shared_quantile(scale: Fraction, alone: int, lower: int, delta: float) -> int:
+def shared_quantile(scale: Fraction, higher: int, lower: int, delta: float) -> int:
     """Return the least x for which `shared_tail` is at most delta."""
     high = 1
-    while shared_tail(scale, alone, lower, high) > delta:
+    while shared_tail(scale, higher, lower, high) > delta:
         high *= 2
     low = 0
     while high - low > 1:
         middle = (low + high) // 2
-        if shared_tail(scale, alone, lower, middle) > delta:
+        if shared_tail(scale, higher, lower, middle) > delta:
             low = middle
         else:
             high = middle
@@ -258,7 +265,8 @@ def gshm_delta(
             more = shown + (-least).exp() * _gaussian_delta(mu, exact_epsilon + least)
             return max(more, _gaussian_delta(mu, exact_epsilon - most))
 
-        # The largest bound first; intervals of one are reached, and then there is none larger.
+        # A heap of bound, first and last, the largest bound first. An interval of one j is exact,
+        # so once it comes first no j has more.
         intervals = [(-bound(0, changed), 0, changed)]
         while True:
             highest, first, last = intervals[0]

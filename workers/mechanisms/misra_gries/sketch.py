@@ -32,7 +32,11 @@ from workers.mechanisms.misra_gries.feeding import Counters, feed_rest, feed_rou
 
 
 class SortedTags:
-    """Distinct tags (n, 2), kept without a copy; `rows` (n,) has their indices in order. Secret."""
+    """Distinct 128-bit tags (n, 2), in any order, which can be looked up by bisection. Secret.
+
+    `rows` (n,) has their indices in ascending order, `_uppers` (n,) their upper bits in that order;
+    the tags are not copied. Usually no two tags have the same upper bits.
+    """
 
     def __init__(self, tags: Tags) -> None:
         n = len(tags)
@@ -97,7 +101,7 @@ class SortedTags:
         # A key's position is in low..high: at tags with its upper bits, of which there are few.
         low = np.searchsorted(self._uppers, uppers).astype(np.int64)
         high = low.copy()
-        # Keys whose upper bits one tag has; and those whose upper bits several tags have.
+        # Open keys are those whose upper bits a tag has: one as a rule, rarely several.
         open_keys = np.flatnonzero(low < n)
         open_keys = open_keys[self._uppers[low[open_keys]] == uppers[open_keys]]
         high[open_keys] += 1
@@ -300,20 +304,24 @@ def _fed(
     Returns for the counters in use afterwards, ascending by key: whether the key is an item of the
     batch; its place among these, or else among the counters before; and the count.
     """
-    # The arrays of `feeding.Counters`.
+    # The arrays of `Counters`. A rank has in its upper bits how many items of the batch are smaller
+    # than the counter's key, and in the lowest `slot_bits` ones (`of_tick`) if the key is the next
+    # item, else the counter's number. Counters never used come last.
     in_use = len(counts)
-    bits = size.bit_length()
-    of_tick = (1 << bits) - 1
+    slot_bits = size.bit_length()
+    of_tick = (1 << slot_bits) - 1
     heights = np.zeros(size, dtype=np.int64)
     heights[:in_use] = counts
-    ranks = (rounds.n << bits) + np.arange(size, dtype=np.int64)
-    ranks[:in_use] = (before << bits) + np.where(is_known, of_tick, np.arange(in_use))
+    ranks = (rounds.n << slot_bits) + np.arange(size, dtype=np.int64)
+    ranks[:in_use] = (before << slot_bits) + np.where(
+        is_known, of_tick, np.arange(in_use)
+    )
     slot_of = np.empty(rounds.n, dtype=np.int32)  # untouched pages take no memory
     slot_of[before[is_known]] = np.flatnonzero(is_known)
     items = np.zeros(-(-rounds.n // 32) * 32, dtype=bool)
     items[before[is_known]] = True
     held_bits = np.packbits(items, bitorder="little").view(np.uint32)
-    counters = Counters(heights, ranks, slot_of, held_bits, bits)
+    counters = Counters(heights, ranks, slot_of, held_bits, slot_bits)
     lowered = feed_rounds(rounds.ones, counters)
     if len(rounds.items):
         by_rank = np.argsort(ranks).astype(np.int32)
@@ -325,5 +333,5 @@ def _fed(
     slots = slots[is_used]
     counters_before = counters_before[is_used]
     is_item = counters_before == of_tick
-    places = np.where(is_item, ranks[slots] >> bits, counters_before)
+    places = np.where(is_item, ranks[slots] >> slot_bits, counters_before)
     return is_item, places, heights[slots] - lowered

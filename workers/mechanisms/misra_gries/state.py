@@ -1,6 +1,10 @@
 """State of the continual sketch mechanism: open sketches and released sums by stream key and level.
 
-Blocks are written when changed:
+Ticks are the leaves of a tree; a cell of level j is r^j ticks. Each level has one open cell at a
+time, whose sketch is fed; when it is complete, its noisy counts are added to the level's sum, which
+lasts until the cell of the level above is complete. What is shown is the sum over all levels.
+
+Blocks are written when changed; a name begins with two letters for its kind:
 
     mo<key><level>   the open sketch: items fed, then tags, counts, labels, ascending by tag
     mr<key><level>   the sum of the level's released noisy counts, ascending by label
@@ -39,7 +43,7 @@ class SketchState(State):
         self._open: dict[Cell, Sketch] = {}
         self._shown: dict[Cell, dict[bytes, int]] = {}
         self._domains: dict[int, SortedTags] = {}
-        # Blocks to store: the first letters of the name, and the cell.
+        # Blocks to store: kind ("mo", "mr" or "md") and cell.
         self._changed: set[tuple[str, Cell]] = set()
         # By stream key and stored block, until the first tick after a restart: levels with equal
         # blocks share one sketch again.
@@ -63,8 +67,8 @@ class SketchState(State):
         return self._domains[key]
 
     def open_sketches(self, key: int, levels: Iterable[int]) -> list[Sketch]:
-        """Return the distinct open sketches of these levels, to be fed."""
-        # One for all levels whose cell begins now.
+        """Return the open sketches of these levels, which the caller feeds, each once."""
+        # One is enough for all levels whose cell begins now: see the module.
         fresh = Sketch(self._size)
         for level in levels:
             self._open.setdefault((key, level), fresh)
@@ -72,7 +76,10 @@ class SketchState(State):
         return _distinct(self._open[key, level] for level in levels)
 
     def close_cells(self, key: int, level: int) -> Sketch | None:
-        """Close the cells up to this level, clear the sums below; return this level's sketch."""
+        """Close a complete cell and the cells within it; return its sketch, if it had items.
+
+        It replaces the released sums of the levels below, which are cleared.
+        """
         closed = self._open.get((key, level))
         for below in range(level + 1):
             if self._open.pop((key, below), None) is not None:
@@ -101,6 +108,7 @@ class SketchState(State):
         blocks: list[tuple[str, bytes]] = []
         # By id of the sketch: levels that share one store equal bytes, which are made once.
         encoded: dict[int, bytes] = {}
+        # Each content is a head (number n, items fed), then columns of n.
         for kind, (key, level) in sorted(self._changed):
             if kind == "mo":
                 sketch = self._open.get((key, level))
@@ -119,7 +127,7 @@ class SketchState(State):
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
-        """Read a stored block; refuse one that is damaged."""
+        """Read a stored block; refuse one that is damaged. An empty one is of a closed cell."""
         if not _BLOCK_NAME.fullmatch(name):
             raise unknown_block(name)
         content = body_of(name, block, VERSION)
@@ -179,6 +187,7 @@ def _tags(content: bytes, n: int) -> Tags:
 
 
 def _encode_counts(labels: Texts, counts: Longs) -> bytes:
+    """Return counts, lengths of labels, and labels, as `_decode_counts` reads them."""
     numbers = counts.astype("<i8").tobytes() + labels.lengths.astype("<u2").tobytes()
     return numbers + labels.text.tobytes()
 
@@ -190,6 +199,7 @@ def _is_whole(kind: str, content: bytes) -> bool:
     n: int = _HEAD.unpack_from(content)[0]
     if kind == "md":
         return len(content) == _HEAD.size + 16 * n
+    # Before the labels' lengths: counts of 8 bytes, and of open sketches tags of 16.
     lengths_at = _HEAD.size + (24 if kind == "mo" else 8) * n
     if len(content) < lengths_at + 2 * n:
         return False
@@ -197,8 +207,12 @@ def _is_whole(kind: str, content: bytes) -> bool:
     return bool(len(content) == lengths_at + 2 * n + lengths.sum())
 
 
-def _decode_counts(content: bytes, at: int, n: int) -> tuple[Texts, Longs]:
-    """Return n labels and counts, which begin at byte `at`; `_encode_counts` wrote them."""
-    counts = np.frombuffer(content, dtype="<i8", count=n, offset=at)
-    lengths = np.frombuffer(content, dtype="<u2", count=n, offset=at + 8 * n)
-    return Texts.from_lengths(content[at + 10 * n :], lengths), counts.astype(np.int64)
+def _decode_counts(content: bytes, start: int, n: int) -> tuple[Texts, Longs]:
+    """Return n labels and counts from byte `start` on, as `_encode_counts` wrote them.
+
+    That is n counts of 8 bytes, n lengths of 2 bytes, and all labels end to end.
+    """
+    counts = np.frombuffer(content, dtype="<i8", count=n, offset=start)
+    lengths = np.frombuffer(content, dtype="<u2", count=n, offset=start + 8 * n)
+    labels = Texts.from_lengths(content[start + 10 * n :], lengths)
+    return labels, counts.astype(np.int64)

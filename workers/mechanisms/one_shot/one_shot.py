@@ -129,11 +129,11 @@ class KnownGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gaus
     """Every declared label, with Gaussian noise."""
 
     about = About(
-        order=60,
+        order_in_tables=60,
         family="tick",
-        answers="each tick's counts of every declared label",
-        on=_ON_COUNTS,
-        page=_PAGE_DECLARED,
+        text_in_plan="each tick's counts of every declared label",
+        noise_is_on=_ON_COUNTS,
+        text_on_dashboard=_PAGE_DECLARED,
         whole_domain=True,
         has_quantiles=True,
         per_item=True,
@@ -146,12 +146,12 @@ class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gum
     """The `k` largest declared labels of a tick, picked with Gumbel noise."""
 
     about = About(
-        order=70,
+        order_in_tables=70,
         family="tick",
-        answers="each tick's top k of declared labels",
+        text_in_plan="each tick's top k of declared labels",
         gaussian_like="known_gauss",
-        on=_ON_COUNTS,
-        page="The largest items of a declared list.",
+        noise_is_on=_ON_COUNTS,
+        text_on_dashboard="The largest items of a declared list.",
     )
 
     domain: Domain
@@ -170,13 +170,13 @@ class PositiveLaplaceConfig(
     """Items that occur and whose count with Laplace noise exceeds a threshold."""
 
     about = About(
-        order=90,
+        order_in_tables=90,
         family="tick",
-        answers=_ANSWERS_ABOVE_THRESHOLD,
+        text_in_plan=_ANSWERS_ABOVE_THRESHOLD,
         gaussian_like="positive_gauss",
-        on=_ON_COUNTS,
-        page=_PAGE_UNKNOWN,
-        rule="each",
+        noise_is_on=_ON_COUNTS,
+        text_on_dashboard=_PAGE_UNKNOWN,
+        threshold_rule="each",
         per_item=True,
     )
 
@@ -187,12 +187,12 @@ class PositiveGaussConfig(
     """Items that occur and whose count with Gaussian noise exceeds a threshold."""
 
     about = About(
-        order=80,
+        order_in_tables=80,
         family="tick",
-        answers=_ANSWERS_ABOVE_THRESHOLD,
-        on=_ON_COUNTS,
-        page=_PAGE_UNKNOWN,
-        rule="each",
+        text_in_plan=_ANSWERS_ABOVE_THRESHOLD,
+        noise_is_on=_ON_COUNTS,
+        text_on_dashboard=_PAGE_UNKNOWN,
+        threshold_rule="each",
         per_item=True,
     )
 
@@ -212,12 +212,12 @@ class UnkGaussConfig(_BarConfig, frozen=True, kw_only=True, tag="unk_gauss"):
     """Those of the `kbar` largest items that are above a bar, with Gaussian noise."""
 
     about = About(
-        order=100,
+        order_in_tables=100,
         family="tick",
-        answers=_ANSWERS_ABOVE_BAR,
-        on=_ON_COUNTS,
-        page=_PAGE_LARGEST,
-        rule="bar",
+        text_in_plan=_ANSWERS_ABOVE_BAR,
+        noise_is_on=_ON_COUNTS,
+        text_on_dashboard=_PAGE_LARGEST,
+        threshold_rule="bar",
     )
 
 
@@ -227,13 +227,13 @@ class LimitDomLaplaceConfig(
     """Those of the `kbar` largest items that are above a bar, with Laplace noise."""
 
     about = About(
-        order=120,
+        order_in_tables=120,
         family="tick",
-        answers=_ANSWERS_ABOVE_BAR,
+        text_in_plan=_ANSWERS_ABOVE_BAR,
         gaussian_like="unk_gauss",
-        on=_ON_COUNTS,
-        page=_PAGE_LARGEST,
-        rule="bar",
+        noise_is_on=_ON_COUNTS,
+        text_on_dashboard=_PAGE_LARGEST,
+        threshold_rule="bar",
     )
 
 
@@ -241,12 +241,12 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
     """Up to `k` picks among the `kbar` largest items, until BOTTOM, which is no item, is picked."""
 
     about = About(
-        order=110,
+        order_in_tables=110,
         family="tick",
-        answers="each tick's top k, fewer where they are not clear",
+        text_in_plan="each tick's top k, fewer where they are not clear",
         gaussian_like="positive_gauss",
-        on=_ON_COUNTS,
-        page=_PAGE_LARGEST,
+        noise_is_on=_ON_COUNTS,
+        text_on_dashboard=_PAGE_LARGEST,
     )
 
     k: Count
@@ -302,7 +302,7 @@ class EachTick(Budgeted):
             )
             # Of the ledger only the domain's rows outlast a tick, and their counts are not stored.
             columns.counts[:] = 0
-            columns.touched.clear()
+            columns.counts_changed.clear()
             rows, counts = self.algorithm.release(cell, noise, (0, t))
             return state, Release(rows, counts, self.algorithm.sd, None)
         tick = tick_rows(contributions)

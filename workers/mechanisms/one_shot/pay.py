@@ -63,11 +63,11 @@ class PayWhatYouGetConfig(
     """
 
     about = About(
-        order=130,
+        order_in_tables=130,
         family="labels",
-        answers="labels of the largest so far, without counts",
-        on="the comparison of two items that decides a pick",
-        page="The largest items so far, asked for now and then, without their counts.",
+        text_in_plan="labels of the largest so far, without counts",
+        noise_is_on="the comparison of two items that decides a pick",
+        text_on_dashboard="The largest items so far, asked for now and then, without their counts.",
     )
 
     k: Count

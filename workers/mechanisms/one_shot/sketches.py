@@ -127,12 +127,12 @@ class TickMisraGriesConfig(
     """The frequent items of every tick by itself; `size` counters of a sketch."""
 
     about = About(
-        order=95,
+        order_in_tables=95,
         family="tick",
-        answers="each tick's frequent labels, too low by up to a share of the tick's items",
-        on="each count shown; what the sketch leaves out comes on top",
-        page="Only frequent items are kept.",
-        rule="each",
+        text_in_plan="each tick's frequent labels, too low by up to a share of the tick's items",
+        noise_is_on="each count shown; what the sketch leaves out comes on top",
+        text_on_dashboard="Only frequent items are kept.",
+        threshold_rule="each",
         needs_epsilon=True,
         may_be_pure=True,
     )

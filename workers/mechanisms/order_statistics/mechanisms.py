@@ -51,8 +51,8 @@ _ANSWERS = "Answers about the running counts. An answer changes only when the co
 _about = partial(
     About,
     family="statistic",
-    on="a column's sum, at most; an answer also waits until it has grown enough: see the errors",
-    bounded=True,
+    noise_is_on="a column's sum, at most; an answer also waits until it has grown enough: see the errors",
+    needs_end=True,
     may_be_pure=True,
     in_ledger=True,
 )
@@ -63,9 +63,9 @@ class BoundedMaxConfig(OneQueryConfig, frozen=True, kw_only=True, tag="bounded_m
     """An order statistic up to `c_max`; above, only the privacy guarantee holds."""
 
     about = _about(
-        order=140,
-        answers="one order statistic, a bound on it known",
-        page=_ANSWERS,
+        order_in_tables=140,
+        text_in_plan="one order statistic, a bound on it known",
+        text_on_dashboard=_ANSWERS,
         counters="steady",
     )
 
@@ -103,9 +103,9 @@ class DoublingConfig(OneQueryConfig, frozen=True, kw_only=True, tag="doubling"):
     """An order statistic, published again whenever it has about doubled."""
 
     about = _about(
-        order=150,
-        answers="one order statistic, its order of magnitude",
-        page="The order of magnitude of the running counts. An answer changes only when the counts have grown enough.",
+        order_in_tables=150,
+        text_in_plan="one order statistic, its order of magnitude",
+        text_on_dashboard="The order of magnitude of the running counts. An answer changes only when the counts have grown enough.",
     )
 
 
@@ -146,9 +146,9 @@ class TwoLevelConfig(OneQueryConfig, frozen=True, kw_only=True, tag="two_level")
     """One unbounded order statistic."""
 
     about = _about(
-        order=160,
-        answers="one order statistic, no bound known",
-        page=_ANSWERS,
+        order_in_tables=160,
+        text_in_plan="one order statistic, no bound known",
+        text_on_dashboard=_ANSWERS,
         counters="steady",
     )
 
@@ -157,9 +157,9 @@ class TwoLevelKConfig(QueryListConfig, frozen=True, kw_only=True, tag="two_level
     """Several unbounded order statistics, or all column sums."""
 
     about = _about(
-        order=170,
-        answers="several order statistics",
-        page=_ANSWERS,
+        order_in_tables=170,
+        text_in_plan="several order statistics",
+        text_on_dashboard=_ANSWERS,
         counters="steady",
     )
 

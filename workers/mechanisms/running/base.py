@@ -53,18 +53,18 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
     """Running counts of every declared label."""
 
     about = About(
-        order=10,
+        order_in_tables=10,
         family="running",
-        answers="running counts of every declared label",
-        page="Every item of a list that was declared beforehand is shown.",
+        text_in_plan="running counts of every declared label",
+        text_on_dashboard="Every item of a list that was declared beforehand is shown.",
         counters="every",
-        ends=True,
-        never=True,
-        sums=True,
+        takes_end_share=True,
+        takes_horizon_never=True,
+        takes_sum=True,
         subtracts=True,
         whole_domain=True,
         has_quantiles=True,
-        ranks=True,
+        takes_for_quantiles=True,
         per_item=True,
         gaussian=True,
         in_ledger=True,
@@ -75,19 +75,22 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
 
 
 class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
-    """Items of an unknown domain above a noisy threshold; `every` n tests at n, 2n, ... only."""
+    """Items of an unknown domain above a noisy threshold.
+
+    `threshold` "every" tests only at ticks n, 2n, ... of the setting `every` = n.
+    """
 
     about = About(
-        order=20,
+        order_in_tables=20,
         family="running",
-        answers="running counts of labels that passed the threshold",
-        page="An item is shown once its count, with noise, is beyond a limit.",
-        rule="once",
+        text_in_plan="running counts of labels that passed the threshold",
+        text_on_dashboard="An item is shown once its count, with noise, is beyond a limit.",
+        threshold_rule="once",
         counters="steady",
-        ends=True,
-        never=True,
-        sums=True,
-        totals=True,
+        takes_end_share=True,
+        takes_horizon_never=True,
+        takes_sum=True,
+        takes_total_share=True,
         subtracts=True,
         per_item=True,
         gaussian=True,
@@ -103,6 +106,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
         return self.every
 
     def with_quick_thresholds(self) -> HistogramConfig:
+        """Return this with a threshold for every tick, if solving for a constant one takes long."""
         slow = (self.horizon_ticks or 0) > QUICK_HORIZON_MAX
         if self.threshold == "constant" and slow:
             return structs.replace(self, threshold="per_tick")
@@ -115,13 +119,14 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
         solvable = self.horizon_ticks is not None and ticks <= QUICK_HORIZON_MAX
         if self.threshold != "constant" and solvable:
             yield {"threshold": "constant"}
+        # A power of two near the root of the horizon: as many tests as ticks between them.
         every = 1 << max(0, (ticks.bit_length() - 1) // 2)
         if self.threshold != "every" and every > 1:
             yield {"threshold": "every", "every": every}
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        if self.never and self.threshold != "per_tick":
+        if self.without_epochs and self.threshold != "per_tick":
             yield f'threshold = "{self.threshold}": with horizon = "never" only "per_tick"'
         ticks = self.horizon_ticks or math.inf
         if self.threshold == "constant" and ticks > CONSTANT_HORIZON_MAX:
@@ -168,7 +173,7 @@ class UnkBase(OnCounters):
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Return the bound on noise, and that plus the largest threshold on hidden counts."""
+        """Return the bound on noise, and for hidden items that plus the largest threshold."""
         assumes = f"at most {data.items:,} labels occur"
         source = "Cardoso, Rogers: Theorem 2, Lemma F.3"
         counts = _bound_of_counts(self, data.items, beta, data, assumes, source)
@@ -186,15 +191,17 @@ class UnkBase(OnCounters):
             return self.threshold(1) or 0
         tests = max(1, ticks // (config.every or 1))
         delta = self.delta_discovery / config.max_items
-        # The logarithm of delta over the smallest delta_t, which is that of the last test.
+        # The logarithm of delta / delta_t at the last test, whose delta_t is the smallest.
         if config.horizon_ticks is not None:
-            shares = math.log(tests)
+            log_ratio = math.log(tests)
         else:
             octave = tests.bit_length() - 1
-            shares = math.log(math.pi**2 / 6) + 2 * math.log(1 + octave)
-            shares += octave * math.log(2)
-        tail = normal_quantile(math.exp(math.log(delta) - shares - 1e-9))
+            log_ratio = math.log(math.pi**2 / 6) + 2 * math.log(1 + octave)
+            log_ratio += octave * math.log(2)
+        # 1e-9: more than the rounding of delta_t and of this sum.
+        tail = normal_quantile(math.exp(math.log(delta) - log_ratio - 1e-9))
         worst = self.worst_variance(ticks)
+        # m_t is at most q s_t + Dinf - 1/2, rounded up.
         return config.max_count + 0.5 + tail * math.sqrt(worst)
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
@@ -229,6 +236,7 @@ class UnkBase(OnCounters):
         self, last: State, t: int, noise: Noise, state: State, keys: Codes
     ) -> Rows:
         """Begin an epoch with the labels of large published counts: see the module."""
+        # Counts as the epoch before published them at its last tick: exact counts plus noise.
         ledger = last.ledger
         shown = np.flatnonzero(ledger.shown)
         tags = ledger.tags.take(shown, axis=0)

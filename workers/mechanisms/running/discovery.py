@@ -51,9 +51,10 @@ _SUM_OUTWARD = 1 + 1e-9
 def window_threshold(
     counter: Counter, tests: int, max_items: int, max_count: int, delta: float
 ) -> int:
-    """Return one threshold for all ticks of windows, in which an event's item has `tests` tests.
+    """Return one threshold for all ticks of a sliding window.
 
-    It is m_t of the module, for the s_t of the noisiest tick and delta / (D0 tests)
+    An item that occurs in one event is tested at most `tests` times. The threshold is m_t of the
+    module, for the s_t of the noisiest tick and delta_t = delta / (D0 tests)
     (docs/decisions/0036-windows-without-epochs.md, T4).
     """
     # 1e-11: above the error of a counter's variance in floats.
@@ -117,6 +118,7 @@ class Discovery(Frozen):
             return 0.0
         if horizon is not None:
             return self.delta / (self.max_items * (horizon // every)) * _INWARD
+        # k of the module.
         octave = (t // every).bit_length() - 1
         parts = math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items
         return self.delta * 6 / parts * _INWARD
@@ -138,6 +140,7 @@ class Discovery(Frozen):
 
 @memoized(1 << 14)
 def _threshold(discovery: Discovery, t: int) -> int:
+    """Return m_t, computed once for all owner partitions."""
     return discovery._compute_threshold(t)
 
 
@@ -158,7 +161,7 @@ def make_discovery(
 
 
 class _Noise(NamedTuple):
-    """Upper bounds on the variances of n groups of ticks, and the ticks of each."""
+    """Groups of ticks (n,): an upper bound on the variances in each, and how many ticks it has."""
 
     variance: Floats
     ticks: Floats
@@ -237,7 +240,7 @@ def _tails(noise: _Noise, x: float) -> Floats:
 
 
 def _grouped(parts: Iterator[_Noise]) -> _Noise:
-    """Join the groups of nearly equal variance, of all parts."""
+    """Join groups of nearly equal variance in all parts together."""
     # Part by part at first, so that the ticks of only one part are in memory.
     columns = zip(*map(_group, parts), strict=True)
     return _group(_Noise(*map(np.concatenate, columns)))
@@ -245,6 +248,7 @@ def _grouped(parts: Iterator[_Noise]) -> _Noise:
 
 def _group(noise: _Noise) -> _Noise:
     """Join groups whose variances are within 0.1 %: the largest of them, and all their ticks."""
+    # Joined are those of one number.
     numbers = np.floor(np.log2(noise.variance) * _GROUPS_PER_OCTAVE)
     order = np.argsort(numbers, kind="stable")
     ascending = numbers[order]

@@ -47,6 +47,7 @@ _NAME = re.compile("m([0-9a-f]{2})-([0-9a-f]{11})")
 _VERSION = 1
 # Version, rows, width codes: of gaps, counts, ages and steps.
 _HOP = struct.Struct("<BI4B")
+# In place of a width code: there is no such column.
 _ABSENT = 255
 _NONE = read_only(np.empty(0, dtype=np.int64))
 _MOST_TICKS = 1 << 40
@@ -57,7 +58,7 @@ class Entries(NamedTuple):
 
     rows: Rows
     counts: Longs  # above 0
-    steps: Longs  # empty without sums
+    steps: Longs  # the sums of a histogram with `sum`, in its steps; else empty
 
     def __repr__(self) -> str:
         return f"Entries({len(self.rows)} rows)"
@@ -135,22 +136,30 @@ class _Level:
         self.hops: dict[int, bytes] = {}
 
     def begin(self, t: int) -> int:
-        """Return the least b_i at tick t of the windows of this level; t without windows."""
+        """Return after which tick the longest window of this level counts at tick t.
+
+        t if no window begins at multiples of this hop.
+        """
         return min((window.begin(t) for window in self.windows), default=t)
 
 
 class Hops:
-    """The hops of all levels; `tick` is the last one counted, 0 at first."""
+    """The closed hops of all levels, from which windows are counted, and subtracted from.
+
+    `has_ages`: whether hops say when each of their rows had its last event.
+    """
 
     def __init__(
         self, windows: Sequence[WindowCounter], *, has_sums: bool, has_ages: bool
     ) -> None:
+        # The last one counted.
         self.tick = 0
         self._has_sums = has_sums
         self._has_ages = has_ages
         self._levels = [
             _Level(hop) for hop in sorted({1, *(window.hop for window in windows)})
         ]
+        # By window: the place of its level in `_levels`, from here on called its height.
         self._level_of: list[int] = []
         hops = [level.hop for level in self._levels]
         for window in windows:
@@ -158,6 +167,7 @@ class Hops:
             self._levels[height].windows.append(window)
             self._level_of.append(height)
         self._windows = tuple(windows)
+        # Blocks to store, and to delete (None), since `changed` was last called.
         self._changes: dict[str, bytes | None] = {}
         self._stored_tick = 0
 
@@ -178,6 +188,7 @@ class Hops:
         """Count tick t; `last` has every row's last tick with an event, t included."""
         tick_before = self.tick
         self.tick = t
+        # A tick is a hop of level 0; hops are numbered from 0, ticks from 1.
         if len(entries.rows):
             self._keep(0, t - 1, encode(entries, _NONE))
         # From below: a level adds up the hops of the one below.
@@ -185,9 +196,10 @@ class Hops:
             self._close(height, tick_before, last)
 
     def leaving(self, i: int, before: int) -> Iterator[Entries]:
-        """Yield what leaves window i between tick `before` and the last one counted."""
+        """Yield the hops that leave window i as it moves from tick `before` to the last counted."""
         window = self._windows[i]
         hops = self._levels[self._level_of[i]].hops
+        # By number: those from the old beginning of the window to the new one.
         begin = window.begin(before) // window.hop
         end = window.begin(self.tick) // window.hop
         # After a long time without ticks there are fewer hops than numbers.
@@ -205,7 +217,8 @@ class Hops:
         undated = []
         highest = len(self._levels) - 1
         for height, level in enumerate(self._levels):
-            # The first hop still needed: by a window, or by the open hop of the level above.
+            # The number of the first hop still needed: by a window, or by the open hop of the level
+            # above.
             least = level.begin(self.tick) // level.hop
             if height < highest:
                 upper = self._levels[height + 1]
@@ -219,13 +232,17 @@ class Hops:
                 # One that was never stored need not be deleted.
                 if self._changes.pop(name, None) is None:
                     self._changes[name] = None
+                # Of lower levels, a hop of the level above still has the ages.
                 if self._has_ages and height == highest:
                     rows = decode(block)[0].rows
                     undated.append(rows[last[rows] <= (number + 1) * level.hop])
         return undated
 
     def window(self, i: int) -> Iterator[Entries]:
-        """Yield the hops that together are all that window i counts; a row may be in several."""
+        """Yield the hops that together are all that window i counts; a row may be in several.
+
+        That is the closed hops of its own level, then of each level below those in the open hop.
+        """
         begin = self._windows[i].begin(self.tick)
         height = self._level_of[i]
         # Each level continues where the closed hops of the one above end.

@@ -47,15 +47,15 @@ class KnownLaplaceConfig(
     """Running counts of every declared label, at a pure epsilon."""
 
     about = About(
-        order=15,
+        order_in_tables=15,
         family="running",
-        answers="running counts of every declared label, epsilon pure",
-        page="Every item of a list that was declared beforehand is shown.",
+        text_in_plan="running counts of every declared label, epsilon pure",
+        text_on_dashboard="Every item of a list that was declared beforehand is shown.",
         counters="tree",
         subtracts=True,
         whole_domain=True,
         per_item=True,
-        bounded=True,
+        needs_end=True,
         needs_epsilon=True,
         may_be_pure=True,
         in_ledger=True,

@@ -35,6 +35,7 @@ cell are the same split.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -97,13 +98,13 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
     """Settings: the one-shot `algorithm`, and those that it needs."""
 
     about = About(
-        order=50,
+        order_in_tables=50,
         family="running",
-        answers="running counts as sums of one-shot releases",
-        on="a count that all its blocks show",
-        rule="block",
+        text_in_plan="running counts as sums of one-shot releases",
+        noise_is_on="a count that all its blocks show",
+        threshold_rule="block",
         counters="tree",
-        bounded=True,
+        needs_end=True,
         may_be_pure=True,
         subtracts_with='algorithm = "known_gauss"',
         pays="pays only with known_gumbel or limit_dom and events of many items",
@@ -165,6 +166,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
 # In the names of stored blocks: counts of open cells, and noisy sums of released ones.
 _OPEN = "o"
 _NOISY = "n"
+_BLOCK_NAME = re.compile("m([on])([0-9a-f]{2})/([0-9a-f]{8})")
 
 
 class MetaState(State):
@@ -172,12 +174,13 @@ class MetaState(State):
 
     def __init__(self, levels: int) -> None:
         super().__init__()
-        # (levels, capacity): a column is a row of the ledger.
+        # open, sums and has of the module, each (levels, capacity): a column for a row of the
+        # ledger.
         self._open = np.zeros((levels, 0), dtype=np.int64)
         self._sums = np.zeros((levels, 0), dtype=np.int64)
         self._has = np.zeros((levels, 0), dtype=np.bool_)
-        # Blocks to store: _OPEN or _NOISY, level, block of rows.
-        self._dirty: set[tuple[str, int, int]] = set()
+        # Blocks to store: _OPEN or _NOISY, level, number of the block of rows.
+        self._changed: set[tuple[str, int, int]] = set()
 
     @property
     def nbytes(self) -> int:
@@ -212,8 +215,8 @@ class MetaState(State):
         self._has[level][shown] = True
         self._mark(_NOISY, level, rows)
 
-    def forget(self, level: int) -> None:
-        """Clear a level's noisy sums: the digit of this level is 0 now, and names no cell."""
+    def clear_noisy(self, level: int) -> None:
+        """Clear a level's noisy sums: this digit of the tick is 0 now, so it names no cell."""
         self._mark(_NOISY, level, np.flatnonzero(self._has[level]))
         self._sums[level][:] = 0
         self._has[level][:] = False
@@ -231,8 +234,9 @@ class MetaState(State):
         return rows, total[rows]
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
+        """Return the blocks changed since the last call: see the module."""
         blocks = []
-        for kind, level, block in sorted(self._dirty):
+        for kind, level, block in sorted(self._changed):
             rows = slice(
                 block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self.ledger.n)
             )
@@ -242,21 +246,24 @@ class MetaState(State):
                 if kind == _NOISY
                 else np.zeros(0, dtype=np.bool_)
             )
+            # One without a number is stored without rows.
             if not counts.any() and not flags.any():
                 counts = counts[:0]
                 flags = flags[:0]
             body = counts.astype(_COUNT).tobytes() + flags.tobytes()
             text = bytes((_VERSION,)) + len(counts).to_bytes(2, "little") + body
             blocks.append((f"m{kind}{level:02x}/{block:08x}", text))
-        self._dirty = set()
+        self._changed = set()
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
-        if name[:2] not in ("mo", "mn") or len(name) != 13 or name[4] != "/":
+        """Read a stored block; refuse one that is damaged. The ledger must be complete."""
+        match = _BLOCK_NAME.fullmatch(name)
+        if match is None:
             raise unknown_block(name)
-        level = int(name[2:4], 16)
-        start = int(name[5:], 16) * BLOCK_ROWS
-        noisy = name[1] == _NOISY
+        level = int(match[2], 16)
+        start = int(match[3], 16) * BLOCK_ROWS
+        noisy = match[1] == _NOISY
         self.grow()
         body = body_of(name, block, _VERSION)
         rows = int.from_bytes(body[:2], "little")
@@ -275,7 +282,7 @@ class MetaState(State):
         # np.unique takes ten times as long (measured).
         blocks = np.zeros(-(-self.ledger.n // BLOCK_ROWS), dtype=np.bool_)
         blocks[rows // BLOCK_ROWS] = True
-        self._dirty.update(
+        self._changed.update(
             (kind, level, block) for block in np.flatnonzero(blocks).tolist()
         )
 
@@ -305,7 +312,10 @@ class Meta(Budgeted):
         self._threshold = self.algorithm.threshold
 
     def _within_budget(self, config: MetaConfig) -> Noisy | Picking:
-        """Return the algorithm that an L-th of the budget pays for, and set the cost."""
+        """Return the algorithm that an L-th of the budget pays for, and set the cost.
+
+        Shares are rounded down, and what L cells cost up: an event lies in one cell of each level.
+        """
         self._cost = split(config, discovers=not self._known)
         algorithm = make_algorithm(
             config.algorithm,
@@ -319,6 +329,7 @@ class Meta(Budgeted):
         return algorithm
 
     def _parameters(self) -> Mapping[str, object]:
+        """Return what the mechanism's id depends on, beside what all mechanisms have."""
         return {
             "horizon": self.config.ticks,
             **({"accounting": "pure"} if self._cost.pure else {}),
@@ -421,7 +432,7 @@ class Meta(Budgeted):
         while block % self.radix == 0:
             state.add_open(level + 1, counts)
             counts = state.close(level + 1)
-            state.forget(level)
+            state.clear_noisy(level)
             level = level + 1
             block = block // self.radix
         if level + 1 < self.levels:

@@ -41,8 +41,9 @@ def counters_of_parts(
 ) -> tuple[dict[str, tuple[C, ...]], float]:
     """Return the counters of "counts", "sums" and "totals", and the rho they cost, rounded up.
 
-    `make` gets the zCDP of a change by one in one count (sum, total), rounded down. It returns
-    counters, all with the same noise, that together cost at most that.
+    The parts that a configuration has share `rho`. `make` gets the zCDP that a change by one of one
+    count (sum, total) may cost, rounded down. It returns counters that together cost at most that,
+    all with the same noise: one, or one for each window.
     """
     items = config.max_items
     of_sums = Fraction(0) if config.sum is None else Fraction(config.sum.share)
@@ -54,10 +55,12 @@ def counters_of_parts(
             f"{config.where()}bounds_rho = {config.bounds_rho}: more than half of the budget, rho {rho:.6g}"
         )
     of_noise = Fraction(rho) - bounds
+    # How many times as much as one changed item an event costs; one changes several ranks.
     of_items = Fraction(items)
     if config.ranks:
         of_items = ranks_of(len(config.declared)).units(items)
-    # The share of rho, and how many times the cost of a change by one an event may cost.
+    # The share of rho, and how many times the cost of a change by one an event may cost: the sum of
+    # the squares of its changes.
     parts = {"counts": (1 - of_sums - of_totals, of_items * config.max_count**2)}
     if config.sum is not None:
         most = config.sum.steps * config.max_count
@@ -71,6 +74,7 @@ def counters_of_parts(
         try:
             counters[part] = make(rho_item)
         except ValueError:
+            # Only a step that is too small makes the noise of sums too large.
             if config.sum is None or part != "sums":
                 raise
             raise ValueError(
@@ -147,6 +151,7 @@ class CounterMechanism(Budgeted):
         return self._counter.curve()
 
     def other_counter(self, kind: str, radix: int | None) -> tuple[Curve, int] | None:
+        """Return curve and bytes a row with another counter; None for the noise of ranks."""
         if self.config.ranks:
             return None
         ticks = self.config.horizon_ticks
@@ -206,6 +211,7 @@ class OnCounters(CounterMechanism):
         return dict(super().public()) | describe_parts(self.config, *parts)
 
     def noise(self, stream: NoiseStream) -> Noise:
+        """Return the noise of counts, with that of sums and totals if there are any."""
         counts: Noise = (
             RankColumns((self._counter,), stream)
             if isinstance(self._counter, Ranked)

@@ -84,11 +84,12 @@ from workers.runtime.frozen import read_only
 
 # Fewer rows are never forgotten: they cost less than their renumbering.
 LEAST_ROWS = 4096
-# Counts that are looked through in the time in which one row is sorted.
-SORTED_ROW = 256
-# Longest windows for which a label that left is watched: a board of a day knows one that is back
-# after a week. And the most that noise alone may show it again.
+# Looking through so many counts takes as long as sorting one row.
+COUNTS_PER_SORTED_ROW = 256
+# A label that left is watched for so many times the longest window: a board of a day knows one that
+# is back after a week.
 WATCHED = 7
+# The probability, at most, with which noise alone shows a watched label again.
 WOKEN_BY_NOISE = 0.01
 _NONE = read_only(np.empty(0, dtype=np.int64))
 
@@ -97,7 +98,11 @@ Counters = tuple[WindowCounter, ...]
 
 
 class SlidingState(State):
-    """The rows, what windows count of them, and the hops that will leave (sensitive)."""
+    """The rows, what windows count of them, and the hops that will leave (sensitive).
+
+    `has_ages`: whether hops say when a row had its last event (`Hops`); None: as `discovers`. The
+    ledger's own counts and sums are those of one tick, until `count` moves them here.
+    """
 
     def __init__(
         self,
@@ -113,10 +118,11 @@ class SlidingState(State):
         self._windows = windows
         self._has_sums = has_sums
         self._discovers = discovers
-        # (windows, capacity)
+        # (windows, capacity): a column for a row of the ledger.
         self._counts = np.zeros((len(windows), 0), dtype=np.int64)
         self._sums = np.zeros((len(windows), 0), dtype=np.int64)
-        # How many rows are shown, at rest, or yet to be tested; None: not known.
+        # How many rows may not be forgotten: they are shown, at rest, or yet to be tested. None
+        # before the first step.
         self.alive: int | None = None
         # Stored blocks by name, until `restored`.
         self._blocks: dict[str, bytes] = {}
@@ -161,13 +167,13 @@ class SlidingState(State):
             for leaving in self.hops.leaving(i, tick_before):
                 self._add(i, leaving, -1)
         # The ledger stores `last` of rows whose hops are gone: see `hops`.
-        self.ledger.dated += self.hops.drop(last)
+        self.ledger.last_changed += self.hops.drop(last)
 
     def changed(self) -> list[tuple[str, bytes | None]]:
         return self.hops.changed()
 
     def restore(self, name: str, block: bytes) -> None:
-        """Keep a stored block; `restored` reads them, once the ledger is complete."""
+        """Keep a stored block; `restored` reads all of them, when the ledger is complete."""
         self._blocks[name] = block
 
     def restored(self) -> None:
@@ -207,27 +213,25 @@ class SlidingState(State):
         return compact
 
     def _take_merged(self) -> Entries:
-        """Return what was merged since the last call, and set the ledger's counts and sums to 0.
-
-        The ledger adds up one tick here; windows are counted in this state.
-        """
+        """Return what was merged since the last call, and set the ledger's counts and sums to 0."""
         ledger = self.ledger
         counts = ledger.counts
         # Looking through all counts is faster than sorting, but for few rows.
-        if SORTED_ROW * sum(map(len, ledger.touched)) > len(counts):
+        merged = sum(map(len, ledger.counts_changed))
+        if COUNTS_PER_SORTED_ROW * merged > len(counts):
             rows, taken = taken_from(counts)
         else:
-            rows = np.unique(np.concatenate([_NONE, *ledger.touched]))
+            rows = np.unique(np.concatenate([_NONE, *ledger.counts_changed]))
             taken = counts[rows]
             counts[rows] = 0
         entries = Entries(rows, taken, _NONE)
-        ledger.touched = []
+        ledger.counts_changed = []
         if self._has_sums:
             sums = ledger.sums
             entries = entries._replace(steps=sums[rows])
-            for summed in ledger.summed:
+            for summed in ledger.sums_changed:
                 sums[summed] = 0
-            ledger.summed = []
+            ledger.sums_changed = []
         return entries
 
     def _add(self, i: int, entries: Entries, sign: int) -> None:
@@ -245,19 +249,20 @@ class SlidingState(State):
 
 
 class _ShownColumns:
-    """A cache of the noise of sums, for the rows that are shown.
+    """The noise of sums, for the rows that are shown.
 
-    Rows leave and return, while the tags given to `LineColumns` only grow: so it has columns of all
-    rows that were shown since `_begin`.
+    `LineColumns` keeps what it needs to draw noise quickly for tags that are only ever added to,
+    while shown rows leave and return. So it is given the tags of all rows asked for since
+    `_start_anew`, in that order, and those that are shown now are picked from its noise.
     """
 
     def __init__(self, counters: Lines, stream: NoiseStream) -> None:
         self._counters = counters
         self._stream = stream
-        self._begin()
+        self._start_anew()
 
-    def _begin(self) -> None:
-        """Forget all columns, when most of their rows are no longer shown."""
+    def _start_anew(self) -> None:
+        """Begin without columns, at first and when most of their rows are no longer shown."""
         self._columns = LineColumns(self._counters, self._stream)
         # The rows of the columns; and, by row, its place among them, or -1.
         self._rows = _NONE
@@ -266,7 +271,7 @@ class _ShownColumns:
     def at(self, t: int, tags: Tags, rows: Rows) -> list[Longs]:
         """Return the noise of `rows`, ascending, by window; `tags` are those of all rows."""
         if len(self._rows) > 2 * len(rows) + LEAST_ROWS:
-            self._begin()
+            self._start_anew()
         if more := len(tags) - len(self._places):
             self._places = np.concatenate((self._places, np.full(more, -1)))
         new = rows[self._places[rows] < 0]
@@ -280,7 +285,8 @@ class _ShownColumns:
 class WindowNoise:
     """The noise of counts, sums and totals in all windows, for one thread.
 
-    Columns are by row: they begin anew with a ledger of other rows, as after `compacted`.
+    `of_counts`, `of_sums` and `of_totals` have a counter for each window, or none. What is kept for
+    drawing is by row: it begins anew with another ledger, as after `compacted`.
     """
 
     def __init__(
@@ -330,7 +336,7 @@ class WindowNoise:
         return () if self._totals is None else self._totals.at(t, key_tags)
 
     def _follow(self, ledger: Ledger) -> None:
-        """Begin columns for another ledger, whose rows are others."""
+        """Begin new columns if this is another ledger than before: its rows are others."""
         if ledger is not self._ledger:
             self._ledger = ledger
             self._counts = LineColumns(self._of_counts, self._stream)
@@ -346,6 +352,7 @@ class Sliding(Budgeted):
     published; what else is proved for those that do, 0036 says (T4b).
     """
 
+    # A counter of each window for counts, sums and totals.
     windows: Counters
     _of_counts: Lines = ()
     sum_windows: Lines = ()
@@ -383,6 +390,7 @@ class Sliding(Budgeted):
         self.windows = self._of_counts = of_counts
         self.sum_windows = counters.get("sums", ())
         self.total_windows = counters.get("totals", ())
+        # All windows have the same levels, as they share their noise.
         levels = of_counts[0].levels
         self.rest = rest_of(levels, max(window.most_ticks for window in of_counts))
         shortest = min(config.window_ticks) if len(of_counts) > 1 else None
@@ -402,8 +410,8 @@ class Sliding(Budgeted):
     def _compute_threshold(self, i: int) -> int:
         """Return m_i: a window tests an item at most P + E_i - 1 times for the events of a period.
 
-        Every window gets an equal share of delta. A test's count may have events of all periods of
-        a user that its window touches (0042).
+        Every window gets an equal share of delta. A count may have events of one user from all
+        periods in the window (docs/decisions/0042-users-without-epochs.md).
         """
         config = self.config
         most_count = config.max_count * self._periods_in(i)
@@ -416,12 +424,20 @@ class Sliding(Budgeted):
         """Return how many periods of a user a window can count; 1 where an event is protected."""
         if self.config.user_period is None:
             return 1
+        # 1 + ceil((r_i - 1) / P): r_i ticks may begin in the last tick of a period.
         return (self.windows[i].most_ticks - 2) // self.period + 2
 
     def _compute_bar(self, i: int) -> int:
         """Return a_i, at most m_i; nothing that is promised depends on it."""
+        # A label of count 0 is looked at once a tick in every window, while it is watched.
         looks = len(self.windows) * self.watched
-        bar = window_threshold(self.windows[i], looks, 1, 0, WOKEN_BY_NOISE)
+        bar = window_threshold(
+            self.windows[i],
+            tests=looks,
+            max_items=1,
+            max_count=0,
+            delta=WOKEN_BY_NOISE,
+        )
         return min(bar, self._compute_threshold(i))
 
     def memory_of(self, i: int) -> int:
@@ -445,6 +461,7 @@ class Sliding(Budgeted):
         return sd_at(self._line, t)
 
     def _parameters(self) -> Mapping[str, object]:
+        """Return what the mechanism's id depends on, beside what all mechanisms have."""
         windows = self.windows
         parameters: dict[str, object] = {
             "windows": [window.window for window in windows],
@@ -481,7 +498,10 @@ class Sliding(Budgeted):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, WindowReleases]:
-        """Count a tick, test hidden rows, release every window, and let small rows leave."""
+        """Count a tick, test hidden rows, release every window, and let small rows leave.
+
+        They leave at the end: this tick still prints them.
+        """
         self._check(t)
         state = expect_type(SlidingState, state)
         drawn = expect_type(WindowNoise, noise)
@@ -518,12 +538,12 @@ class Sliding(Budgeted):
     def _find_printed(
         self, state: SlidingState, t: int, drawn: Longs
     ) -> tuple[Rows, Longs]:
-        """Return the rows printed at tick t, after all tests of hidden ones.
+        """Return the rows printed at tick t, after all tests of hidden ones, and what is printed.
 
-        And what is printed of them, (windows, rows). `drawn` is the noise of all rows, by window.
+        That is their noisy counts, (windows, rows). `drawn` is the noise of all rows, (windows, n).
         """
         ledger = state.ledger
-        # First: a label that is back is shown then, and not tested.
+        # Before tests: a watched label that is back is shown without one.
         self._show_watched(state, t, drawn)
         shown = ledger.shown_for(t)
         left = ledger.left
@@ -557,6 +577,7 @@ class Sliding(Budgeted):
     def _show_watched(self, state: SlidingState, t: int, drawn: Longs) -> None:
         """Show watched labels again whose noisy count in a window is above that window's bar."""
         ledger = state.ledger
+        # At least 1: 0 says that a label did not leave.
         rows = np.flatnonzero(ledger.left >= max(1, t - self.watched))
         if not len(rows):
             return
@@ -567,7 +588,7 @@ class Sliding(Budgeted):
             ledger.mark_returned(rows[is_back], t)
 
     def _rested(self, t: int) -> int:
-        """Return the first tick of the last D + K: labels that left since then are not tested at t.
+        """Return the tick D + K before t: labels that left then or later are not tested at t.
 
         They are watched or at rest. At least 1: 0 says that a label did not leave.
         """
@@ -634,6 +655,7 @@ class Sliding(Budgeted):
     def row_bytes(self) -> RowBytes:
         windows = len(self.windows)
         noise = cached_bytes(self.noise(any_stream()))
+        # A count in each window, perhaps a sum too, and two ticks (`last` and `left`).
         state = 8 * windows
         if self.sum_windows:
             state *= 2
@@ -646,11 +668,11 @@ class Sliding(Budgeted):
         worst = max(window.worst_variance() for window in self.windows)
         error = normal_bound(worst, labels * data.ticks * windows, beta) + 0.5
         assumes = f"at most {labels:,} labels occur" if self._discovers else ""
-        of = f"{labels:,} labels, {data.ticks:,} ticks and {windows} windows"
+        over = f"{labels:,} labels, {data.ticks:,} ticks and {windows} windows"
         source = "docs/decisions/0036-windows-without-epochs.md, T3"
         counts = Bound(
             "counts",
-            f"error of every count shown, over {of}",
+            f"error of every count shown, over {over}",
             assumes,
             beta,
             error,
@@ -659,8 +681,8 @@ class Sliding(Budgeted):
         if not self._discovers:
             return (counts,)
         hidden = error + max(m for m in self._thresholds if m is not None)
-        what = "true count in a window of an item neither shown nor at rest"
-        return counts, Bound("hidden", what, assumes, beta, hidden, source)
+        bounds = "true count in a window of an item neither shown nor at rest"
+        return counts, Bound("hidden", bounds, assumes, beta, hidden, source)
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
         if self._discovers:
@@ -672,6 +694,7 @@ class Sliding(Budgeted):
 
 def shared(windows: Counters) -> dict[str, object]:
     """Return the public parameters that the counters of all windows share."""
+    # These are each window's own.
     of_one = ("window", "hop")
     public = windows[0].public()
     return {name: value for name, value in public.items() if name not in of_one}

@@ -106,7 +106,7 @@ _BLOCK_NAME = re.compile("m[0-9a-f]{8}")
 class SparseState(State):
     """The chosen items of every stream key, beside the ledger.
 
-    They are not sensitive, as the ledger is: snapshots reveal them.
+    These are public, unlike the ledger: snapshots show them.
     """
 
     def __init__(self) -> None:
@@ -117,11 +117,13 @@ class SparseState(State):
         self._changed: set[int] = set()
 
     def choose(self, key: int, chosen: Sequence[int], used: int) -> None:
+        """Note the items chosen for a stream key, and how many switches it has used by now."""
         self.chosen[key] = tuple(chosen)
         self.used[key] = used
         self._changed.add(key)
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
+        """Return the blocks of stream keys whose items were chosen since the last call."""
         blocks = []
         for key in sorted(self._changed):
             chosen = self.chosen[key]
@@ -132,6 +134,7 @@ class SparseState(State):
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
+        """Read a stream key's stored block (see the module); refuse one that is damaged."""
         if not _BLOCK_NAME.fullmatch(name):
             raise unknown_block(name)
         numbers = body_of(name, block, STATE_VERSION)
@@ -148,7 +151,7 @@ class SparseState(State):
 
 
 class SparseNoise:
-    """All noise of an epoch, by the cells in the module's list."""
+    """All noise of an epoch: of counts, tests, their thresholds and picks (the module's cells)."""
 
     def __init__(self, mechanism: "SparseGumb", stream: NoiseStream) -> None:
         counter = mechanism._counter
@@ -156,7 +159,8 @@ class SparseNoise:
         self._counter = counter
         self._test = mechanism._test_table
         self._threshold = mechanism._threshold_table
-        # A counter whose cache grows takes ever longer to draw a tick without it.
+        # Noise is drawn again for the few chosen rows; only a counter of which that takes ever
+        # longer keeps columns of all rows.
         self._columns = counter.columns(stream) if counter.grows else None
 
     def at(self, t: int, tags: Tags) -> Longs:
@@ -197,12 +201,12 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
     """
 
     about = About(
-        order=30,
+        order_in_tables=30,
         family="running",
-        answers="running counts of a top k of declared labels",
-        page="The largest items of a declared list; which ones is chosen again now and then.",
+        text_in_plan="running counts of a top k of declared labels",
+        text_on_dashboard="The largest items of a declared list; which ones is chosen again now and then.",
         counters="every",
-        ends=True,
+        takes_end_share=True,
         subtracts=True,
         in_ledger=True,
         pays="pays where events touch very many items",
@@ -216,6 +220,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
 
     @classmethod
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
+        """Yield settings to compare with `other`: as many items as it shows, but not all labels."""
         k = most_shown_by(other) or COMPARED_TOP_K
         if other.declared:
             k = max(1, min(k, len(other.declared) - 1))
@@ -268,6 +273,7 @@ class SparseGumb(CounterMechanism):
         self._set_cost(spent, self._tv())
 
     def _parameters(self) -> Mapping[str, object]:
+        """Return what the mechanism's id depends on, beside what all mechanisms have."""
         return {
             "top_k": self.config.top_k,
             "switches": self.config.switches,
@@ -345,10 +351,11 @@ class SparseGumb(CounterMechanism):
         yield f"Its counts have less noise than those of known_base if max_items is above {limit:,.0f}; here it is {config.max_items:,}."
 
     def noise_bytes(self, counter: Counter) -> int:
-        """Return 0: noise is drawn again for the few items that are shown."""
+        """Return 0: noise is drawn again for the few items that are shown, and not kept."""
         return 0
 
     def row_bytes(self) -> RowBytes:
+        # A counter that grows keeps a number of 8 bytes for every tick.
         kept = self.config.ticks if self._counter.grows else 0
         return super().row_bytes()._replace(noise=8 * kept)
 
@@ -385,7 +392,8 @@ class SparseGumb(CounterMechanism):
             if key in state.chosen and state.used[key] < s
         ]
         if testing:
-            # By stream key: m, the least published count inside, and the largest count + Y outside.
+            # By stream key: m, the least published count inside, and the largest count + Y outside,
+            # where the least int64 takes the place of those inside.
             inside = self._counts(state, t, testing, noise).min(axis=1).tolist()
             tested = columns.counts + noise.test(t, columns.tags)
             outside = tested.reshape(counts.shape)[testing]
@@ -439,6 +447,7 @@ class SparseGumb(CounterMechanism):
     def _tv(self) -> float:
         """Bound the total variation of the samplers: of all samples whose law an event changes."""
         config = self.config
+        # An event changes Y of its items, Z of each threshold, and all picks of each choice.
         d = len(self._domain)
         tests = min(config.max_items, d) * (config.horizon_ticks or LONGEST_HORIZON)
         tv = tests * Fraction(self._test_table.tv)

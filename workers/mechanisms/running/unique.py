@@ -68,7 +68,7 @@ Actives = tuple[ActiveCounter, ...]
 
 
 class Pairs:
-    """The pairs of users and items, in the order met. Sensitive."""
+    """The pairs of users and items, numbered in the order met, with their last event. Sensitive."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -76,6 +76,7 @@ class Pairs:
         self._rows = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._last = np.zeros(FIRST_CAPACITY, dtype=np.int64)
         self._index = TagIndex()
+        # How many pairs are stored.
         self._stored = 0
 
     def __repr__(self) -> str:
@@ -113,15 +114,16 @@ class Pairs:
         self.n = n
         return np.arange(first, n, dtype=np.int64)
 
-    def selected(self, pairs: Rows, places: Longs) -> "Pairs":
-        """Return some pairs alone, in this order; `places` has for each row its new number."""
+    def selected(self, pairs: Rows, new_rows: Longs) -> "Pairs":
+        """Return some pairs alone, in this order; `new_rows` has the new number of every row."""
         selection = Pairs()
-        selection.append(self._tags.take(pairs, axis=0), places[self._rows[pairs]])
+        selection.append(self._tags.take(pairs, axis=0), new_rows[self._rows[pairs]])
         selection.last[:] = self._last[pairs]
         return selection
 
     def changed(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the blocks with pairs that are not stored yet."""
+        """Yield the blocks with pairs that are not stored yet; then all are taken as stored."""
+        # The first of them may be in a block with others that are stored.
         first = self._stored // _BLOCK_PAIRS * _BLOCK_PAIRS
         for begin in range(first, self.n, _BLOCK_PAIRS):
             if self._stored == self.n:
@@ -137,9 +139,10 @@ class Pairs:
         for number, name in enumerate(sorted(blocks)):
             body = body_of(name, blocks[name], _VERSION[0])
             n, rest = divmod(len(body), _PAIR_BYTES)
-            last = number + 1 == len(blocks)
-            is_full = n == _BLOCK_PAIRS or (last and 0 < n < _BLOCK_PAIRS)
-            if name != f"mpairs-{number:08x}" or rest or not is_full:
+            # Only the last block may have fewer pairs.
+            is_last = number + 1 == len(blocks)
+            is_whole = n == _BLOCK_PAIRS or (is_last and 0 < n < _BLOCK_PAIRS)
+            if name != f"mpairs-{number:08x}" or rest or not is_whole:
                 raise StateRefused(
                     f"stored state: block {name!r} is damaged, or one before it is missing"
                 )
@@ -155,9 +158,11 @@ class UniqueState(SlidingState):
     """The items, the pairs, and how many pairs of each item are in each window (sensitive)."""
 
     def __init__(self, windows: Counters, *, discovers: bool) -> None:
+        # Ages: a restart reads from them when each pair had its last event.
         super().__init__(windows, has_sums=False, discovers=discovers, has_ages=True)
         self.pairs = Pairs()
-        self._touched: list[Rows] = []
+        # Pairs with an event in the tick that is being merged.
+        self._merged: list[Rows] = []
 
     @property
     def nbytes(self) -> int:
@@ -193,7 +198,7 @@ class UniqueState(SlidingState):
             # A pair's tag: of its item, with the user's digest.
             tags = readonly_contiguous(item_tags ^ part.users.take(served, axis=0))
             pairs = self.pairs.find(tags)
-            self._touched.append(pairs[pairs >= 0])
+            self._merged.append(pairs[pairs >= 0])
             new = np.flatnonzero(pairs < 0)
             if not len(new):
                 continue
@@ -204,14 +209,15 @@ class UniqueState(SlidingState):
                 rows = self.ledger.find(item_tags.take(new, axis=0))
             has_row = rows >= 0
             added = self.pairs.append(tags.take(new[has_row], axis=0), rows[has_row])
-            self._touched.append(added)
+            self._merged.append(added)
 
     def _append_items(
         self, part: Contributions, keys: Codes, served: Longs, unknown: Longs
     ) -> None:
         """Append rows for a message's items that the ledger lacks, each once.
 
-        `served` are the message's rows of stream keys that are served, `unknown` places in it.
+        `served` are the message's rows whose stream keys are served, by `keys` (of all its rows);
+        `unknown` are places in `served`.
         """
         rows = served[unknown]
         rows = rows[_first_of_each(part.tags.take(rows, axis=0))]
@@ -220,29 +226,32 @@ class UniqueState(SlidingState):
 
     def count(self, t: int) -> None:
         """Count what was merged as tick t, and let users whom windows no longer cover leave."""
-        before = self.hops.tick
+        tick_before = self.hops.tick
         pairs = self.pairs
-        touched = _distinct(self._touched)
-        self._touched = []
+        merged = _distinct(self._merged)
+        self._merged = []
         last = pairs.last
-        earlier = last[touched]
-        last[touched] = t
+        last_before = last[merged]
+        last[merged] = t
         if self._discovers:
-            self.ledger.last[pairs.rows[touched]] = t
-        ones = np.ones(len(touched), dtype=np.int64)
-        self.hops.add(t, Entries(touched, ones, _NONE), last)
+            self.ledger.last[pairs.rows[merged]] = t
+        ones = np.ones(len(merged), dtype=np.int64)
+        self.hops.add(t, Entries(merged, ones, _NONE), last)
         for i, window in enumerate(self._windows):
-            is_new = (earlier == 0) | (earlier <= window.begin(before))
-            self._add_pairs(i, touched[is_new], 1)
-            # A pair that came back since has a later last event.
-            left = [entries.rows for entries in self.hops.leaving(i, before)]
+            # Those that the window did not count before this tick.
+            is_new = (last_before == 0) | (last_before <= window.begin(tick_before))
+            self._add_pairs(i, merged[is_new], 1)
+            # Of pairs in hops that leave, those without a later event.
+            left = [entries.rows for entries in self.hops.leaving(i, tick_before)]
             leaving = _distinct(left)
             self._add_pairs(i, leaving[last[leaving] <= window.begin(t)], -1)
+        # No hop has these pairs' last ticks any more: the ledger stores those of their items, if no
+        # other pair has a later one.
         for dropped in self.hops.drop(last):
             if self._discovers:
                 rows = np.unique(pairs.rows[dropped]).astype(np.int64)
                 end = int(last[dropped].max(initial=0))
-                self.ledger.dated.append(rows[self.ledger.last[rows] <= end])
+                self.ledger.last_changed.append(rows[self.ledger.last[rows] <= end])
 
     def changed(self) -> list[tuple[str, bytes | None]]:
         return [*self.pairs.changed(), *super().changed()]
@@ -270,21 +279,22 @@ class UniqueState(SlidingState):
         """Return a state of some rows alone, ascending, and of the pairs that are in a window."""
         compact = UniqueState(self._windows, discovers=self._discovers)
         ledger = self.ledger
-        places = np.full(ledger.n, -1, dtype=np.int64)
-        places[rows] = np.arange(len(rows))
+        new_rows = np.full(ledger.n, -1, dtype=np.int64)
+        new_rows[rows] = np.arange(len(rows))
         live = np.flatnonzero(self.live_pairs)
         compact.ledger = ledger.selected(rows)
         compact.key_tags = self.key_tags
-        compact.pairs = self.pairs.selected(live, places)
-        of_pairs = np.full(self.pairs.n, -1, dtype=np.int64)
-        of_pairs[live] = np.arange(len(live))
-        compact.hops = self.hops.renumbered(of_pairs, compact.pairs.last)
+        compact.pairs = self.pairs.selected(live, new_rows)
+        new_pairs = np.full(self.pairs.n, -1, dtype=np.int64)
+        new_pairs[live] = np.arange(len(live))
+        compact.hops = self.hops.renumbered(new_pairs, compact.pairs.last)
+        # So that there are counts of all rows.
         self._grow()
         compact._counts = self._counts.take(rows, axis=1)
         return compact
 
     def _add_pairs(self, i: int, pairs: Rows, sign: int) -> None:
-        """Add pairs to the counts of window i, or with sign -1 subtract them."""
+        """Add one for each of the pairs to its item's count in window i; sign -1: subtract it."""
         rows = readonly_contiguous(self.pairs.rows[pairs])
         signs = np.full(len(pairs), sign, dtype=np.int64)
         add_by_key(rows, signs, self.counts(i))
@@ -333,6 +343,7 @@ class UniqueNoise(WindowNoise):
         return sum(one.bytes_per_row for one in columns)
 
     def counts(self, t: int, state: State) -> Longs:
+        """Return the noise of the counts of all rows, (windows, n)."""
         ledger = state.ledger
         self._follow(ledger)
         of_windows = [
@@ -342,6 +353,7 @@ class UniqueNoise(WindowNoise):
         return np.array(of_windows)
 
     def _follow(self, ledger: Ledger) -> None:
+        """Begin new columns if this is another ledger than before: its rows are others."""
         if ledger is not self._ledger:
             self._ledger = ledger
             self._columns = [
@@ -350,7 +362,10 @@ class UniqueNoise(WindowNoise):
 
 
 def cells_of_window(i: int) -> Tags:
-    """Return what a row's tag differs by in window i: levels have these bits, no others have."""
+    """Return what a row's tag is xored with in window i, so that each window has its own noise.
+
+    The bits are in the level of a noise cell, and no level of a counter reaches them.
+    """
     return np.array([i << 40, 0], dtype=np.uint64)
 
 
@@ -371,9 +386,9 @@ class UniqueUsers(Sliding):
         items = config.max_items
         share = Fraction(self._cost.rho) / (windows * items)
         rho_item = math.nextafter(float(share), 0.0)
-        pairs = zip(config.window_ticks, config.hops, strict=True)
+        sizes = zip(config.window_ticks, config.hops, strict=True)
         self._actives = tuple(
-            ActiveCounter(window, hop, self.period, rho_item) for window, hop in pairs
+            ActiveCounter(window, hop, self.period, rho_item) for window, hop in sizes
         )
         self.windows = self._actives
         self.rest = max(rest_of(window.levels) for window in self._actives)
@@ -401,6 +416,7 @@ class UniqueUsers(Sliding):
         return UniqueNoise(stream, self._actives)
 
     def _without_forgotten(self, state: SlidingState) -> SlidingState:
+        """Return the state, or one without forgotten rows and pairs if these are more than half."""
         kept = super()._without_forgotten(state)
         if kept is state and isinstance(state, UniqueState) and state.wastes:
             return state.compacted(np.flatnonzero(self._is_alive(state)))
@@ -413,6 +429,6 @@ class UniqueUsers(Sliding):
 
 def sliding_of(config: HistogramConfig, unit: str) -> Sliding | None:
     """Return the mechanism of a histogram without epochs; None of one with epochs."""
-    if not config.never:
+    if not config.without_epochs:
         return None
     return UniqueUsers(config, unit) if config.unique_users else Sliding(config, unit)

@@ -100,7 +100,7 @@ def alternatives(
     domain = tuple(getattr(config, "domain", None) or ())
     case = _Case(config, unit, domain, noise, items, beta)
     yield _row(case, config, {}, mechanism)
-    if config.never:
+    if config.without_epochs:
         yield from _beside_never(case)
         return
     for assumed in config.other_schedules(last_tick(config)):
@@ -130,16 +130,16 @@ def _beside_never(case: _Case) -> Iterator[Alternative]:
     )
     yield _built(case, with_epochs, {"horizon": format_duration(longest)})
     for name, kind in MECHANISMS.items():
-        if kind.about.never and name != config.mechanism:
+        if kind.about.takes_horizon_never and name != config.mechanism:
             yield _alternative(case, name, {"horizon": "never"})
 
 
 def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
     """Return the row of mechanism `name`, with this histogram's settings and those `assumed`."""
     kind = MECHANISMS[name]
-    common = (*_COMMON, *_NEVER) if case.config.never else _COMMON
+    common = (*_COMMON, *_NEVER) if case.config.without_epochs else _COMMON
     values = {field: getattr(case.config, field) for field in common} | assumed
-    if kind.about.ends:
+    if kind.about.takes_end_share:
         values["end_share"] = case.config.end_share
     needs_domain = kind.lists_labels(assumed)
     reason = ""
@@ -206,10 +206,10 @@ def _row(
 
 def answers_of(config: HistogramConfig) -> str:
     """Return what snapshots show; without epochs counts are not running ones, but of windows."""
-    answers = config.about.answers
+    answers = config.about.text_in_plan
     return (
         answers.replace("running counts", "counts in windows")
-        if config.never
+        if config.without_epochs
         else answers
     )
 
@@ -218,7 +218,7 @@ def _impossible(name: str, assumed: Assumed, reason: object) -> Alternative:
     """Return the row of a mechanism that cannot be built, with the reason."""
     # Strip the histogram's name from the message.
     why = str(reason).partition("': ")[2] or str(reason)
-    answers = MECHANISMS[name].about.answers
+    answers = MECHANISMS[name].about.text_in_plan
     return Alternative(
         mechanism=name, possible=False, assumed=assumed, answers=answers, reason=why
     )
@@ -229,7 +229,7 @@ def counter_choices(
 ) -> Iterator[CounterChoice]:
     """Yield every possible counter, the one in use first; `config` has D0 in `max_items`."""
     first_error = mechanism.first_error()
-    if config.never:
+    if config.without_epochs:
         return  # one counter is made for it
     if blocks := mechanism.blocks():
         yield from _blocks(config, blocks, noise)

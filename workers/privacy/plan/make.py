@@ -263,7 +263,7 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     per_key = keys * extra.per_key
     passing = mechanism.about.family == "tick" and not domain
     disk = _DISK_FIXED + label
-    if config.never:
+    if config.without_epochs:
         # Counts are in the hops.
         disk += 0 if domain else _DISK_TICKS
     else:

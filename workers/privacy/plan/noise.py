@@ -72,7 +72,7 @@ def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
     variance = mechanism.curve(last)
     worst = int(variance.noisiest(last)[0])
     return Noise(
-        on=mechanism.about.on,
+        on=mechanism.about.noise_is_on,
         law=mechanism.law,
         ticks_looked_at=last,
         worst_sd=mechanism.sd(worst),
@@ -91,7 +91,7 @@ def _changes(
 
     It is computed at up to `_WINDOW_TICKS` evenly spaced ticks.
     """
-    if config.never or not isinstance(mechanism, Differences):
+    if config.without_epochs or not isinstance(mechanism, Differences):
         return
     for length in config.windows:
         window = min(length // config.tick_ms, last)
@@ -213,7 +213,7 @@ def thresholds_of(
     if mechanism.blocks():
         decided_at = np.ones_like(decided_at)
     deciding = np.sqrt(variance.variance(decided_at))
-    if about.rule == "bar":
+    if about.threshold_rule == "bar":
         deciding = deciding * math.sqrt(2)
     # A count passes with probability 95 % if it is above the threshold by 1.645 sd of its noise.
     needed = values + NORMAL_ONE_SIDE_95 * deciding

@@ -25,7 +25,7 @@ _WORTHWHILE = 1.5
 
 def rank_choices(config: HistogramConfig, unit: str) -> tuple[RankChoice, ...]:
     """Return the errors for counts and for quantiles; none where there is no choice."""
-    if config.buckets is None or not config.about.ranks:
+    if config.buckets is None or not config.about.takes_for_quantiles:
         return ()
     choices = []
     for purpose in ("counts", "quantiles"):

@@ -432,7 +432,7 @@ def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
         say.table(columns, rows, left=())
     thresholds = plan.thresholds
     if thresholds is not None:
-        distance = MECHANISMS[plan.mechanism].about.rule == "bar"
+        distance = MECHANISMS[plan.mechanism].about.threshold_rule == "bar"
         spread = " to ".join(
             dict.fromkeys(map(_whole, (thresholds.least, thresholds.most)))
         )

@@ -134,7 +134,7 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
             raise SettingsError(
                 f"--vary {histogram}.{setting}: given twice; give all its values in one list"
             )
-        if setting == "windows" and not configs[histogram].never:
+        if setting == "windows" and not configs[histogram].without_epochs:
             _refuse_unmeasured(f"{histogram}.windows", setting)
         chosen[histogram][setting] = values
     number = sum(math.prod(map(len, of.values())) for of in chosen.values())
@@ -258,7 +258,7 @@ class _Variants(NamedTuple):
 def known_settings(mechanism: str) -> set[str]:
     """Return the settings that a mechanism accepts in a settings file."""
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
-    if not MECHANISMS[mechanism].about.ends:
+    if not MECHANISMS[mechanism].about.takes_end_share:
         names.discard("end_share")
     return (
         names | {"domain_file"}
@@ -276,7 +276,7 @@ def settings_text(config: HistogramConfig) -> str:
         if value is None or rule.name in ("split", "label", "unit"):
             continue
         if rule.name == "windows":
-            if config.never:
+            if config.without_epochs:
                 texts["windows"] = list(map(format_duration, value))
             continue
         if rule.name == "quantiles" and in_buckets:

@@ -678,7 +678,7 @@ def has_rows_of_truth(config: HistogramConfig) -> bool:
 
     Without epochs it forgets rows, so it counts by itself.
     """
-    return config.about.in_ledger and not config.never
+    return config.about.in_ledger and not config.without_epochs
 
 
 def watch(run: Run, histogram: ReplayHistogram, view: View) -> Watch:

@@ -281,7 +281,7 @@ def scope_of(config: HistogramConfig) -> Scope:
         config.horizon,
         config.about.family == "tick",
     )
-    windows = (config.window_ticks, config.hops) if config.never else ()
+    windows = (config.window_ticks, config.hops) if config.without_epochs else ()
     return unbounded(config.lane), *epochs, *windows, config.keys
 
 

@@ -148,7 +148,7 @@ class Exact(Mechanism, shared=False):
         nothing = Release(_EMPTY, _EMPTY, 0.0, None)
         if isinstance(state, TruthWindows):
             state.merge(contributions, add_rows=not self._domain)
-            counted = state.ledger.touched
+            counted = state.ledger.counts_changed
             state.count(t)
             self._record_sizes(counted, t)
             begins = tuple(window.begin(t) for window in self._windows)
@@ -156,10 +156,10 @@ class Exact(Mechanism, shared=False):
         columns = state.ledger
         if self._per_tick:
             columns.counts[:] = 0
-        before = len(columns.touched)
+        before = len(columns.counts_changed)
         state.merge(contributions, add_rows=not self._domain)
-        self._record_sizes(columns.touched[before:], t)
-        del columns.touched[before:]
+        self._record_sizes(columns.counts_changed[before:], t)
+        del columns.counts_changed[before:]
         return state, nothing
 
     def _record_sizes(self, counted: Sequence[Rows], t: int) -> None:
@@ -274,12 +274,14 @@ def truth_of(
     """Return the exact counts for `config`, bounded by `lane`; `key` only names the rows."""
     # Their noise is never drawn, so any rho will do.
     windows = (
-        line_counters(config.window_ticks, config.hops, 1.0) if config.never else ()
+        line_counters(config.window_ticks, config.hops, 1.0)
+        if config.without_epochs
+        else ()
     )
     per_tick = config.about.family == "tick"
     exact = Exact(domain, per_tick=per_tick, sizes=sizes, windows=windows)
     plain = msgspec.structs.replace(config, sum=None)
-    if not config.never:
+    if not config.without_epochs:
         # Exact counts have no noise for windows to describe.
         plain = msgspec.structs.replace(plain, windows=())
     truth = Truth(
