@@ -127,6 +127,7 @@ class ReleaseShard(Shard):
                 progress, self.store.items, begin_ms=self._begin_ms(progress)
             )
             self.offset = progress.offset
+        # Whether epochs are charged before their first ticks: under a ceiling always.
         self.merge.reserving = self._guard is not None or self._unrecorded()
         if self._keeping is not None:
             self._keeping.restore(self.store)

@@ -693,7 +693,7 @@ class Histogram:
     def _hand_over(self, tick: int, owners: int) -> None:
         """Drop the stream keys that lie with new owners from this global tick on.
 
-        They are put into `handed`. `owners` is how many there are now.
+        They are put into `handed`. `owners` is how many there are from then on.
         """
         if self._epoch == self.grid.split(tick)[0]:
             raise self._refused(
@@ -753,7 +753,7 @@ class Histogram:
         state = self._state
         name = self._keys[i]
         labels = self.mechanism.domain()
-        # The noise of what is published of the whole key.
+        # By it the noise is drawn of what is published of the key as a whole.
         state.key_tags = np.concatenate(
             (state.key_tags, self._key.tags(name, [KEY_LABEL]))
         )

@@ -332,6 +332,7 @@ class Intake(Watermark):
             )
             sequences[owner] += len(pages)
             pages_by_owner += [(owner, page) for page in pages]
+        # If the transaction fails, the shard begins again from what is stored.
         self.note_commit()
         self._users.committed(self.watermark)
         return pages_by_owner
