@@ -184,6 +184,7 @@ class Auditor:
         self._begins: dict[tuple[str, str, int], int] = {}
         # What the audit of an owner begins with, if its old contributions are deleted.
         self._restored: dict[int, Restored] = {}
+        #: By series.
         self.tallies: dict[str, Tally] = {
             series.name: Tally()
             for config in settings.histograms
@@ -622,6 +623,7 @@ class Auditor:
                     for name, value in computed.items()
                     if published.get(name) != value and name != "windows"
                 ]
+                # Where one of these differs, it is another record.
                 if not {"start", "id", "part", "page"}.intersection(fields):
                     return f"{_name(snapshot.value)}: published {_excerpt(published, fields)}, computed {_excerpt(computed, fields)}"
         return f"{_name(snapshot.value)}: missing"

@@ -345,7 +345,7 @@ def _ceiling(left: spending.RemainingBudget, unit: str, say: Printer) -> None:
 def _outlook(outlook: Outlook, say: Printer) -> None:
     """Print how long the worker may run on under the ceiling.
 
-    If that is without end, also which second histogram, beside one of now, would fit.
+    If that is without end, also which second histogram would fit beside those of the settings.
     """
     if outlook.until is None:
         say.line(

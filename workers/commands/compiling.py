@@ -129,6 +129,7 @@ def _fast_compiler() -> Iterator[None]:
     defaults = dict[object, dict[str, object]]()
 
     def values(flags: Any) -> object:
+        """Return the values of all flags by name: their defaults, but for those that were set."""
         kind = type(flags)
         if kind not in defaults:
             defaults[kind] = {
@@ -213,6 +214,7 @@ class _Unscanned(Json):
 def _events() -> list[bytes]:
     """Return events of all shapes, including some that only the general reader can read."""
     many = [f"item-{i}" for i in range(20)] * 2
+    # JSON writes the last one with escapes.
     shapes: list[object] = ["a", ["a", "b"], {"a": 1, "b": 2}, many, ["\u00e4\n"]]
     events = []
     for i in range(_EVENTS):

@@ -578,7 +578,7 @@ class _Survey:
         # When they count: at their own time, or at the watermark if that is later.
         effective = clock.advance_by(events.times, None)
         behind = clock.too_far_behind(events.times, effective)
-        # All of a file is of the past.
+        # All of a file is of the past: nothing in it is too late.
         if self._sample.live and behind.any():
             rejects = behind_rejects(events, np.flatnonzero(behind))
             events = events.select(np.flatnonzero(~behind))

@@ -137,6 +137,7 @@ class Errors:
     sd: float = 0.0
 
     def add(self, rows: Sequence[Row], sd: float) -> None:
+        """Add a snapshot's rows, whose noise has the standard deviation `sd`."""
         errors = [abs(row.private - row.exact) for row in rows]
         self.counts += len(rows)
         self.within += sum(error <= 2 * sd for error in errors)

@@ -113,6 +113,7 @@ class Child:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
+            # After an exception, do not wait for the worker.
             self.stop(hurry=lambda: kind is not None)
         finally:
             self._directory.cleanup()

@@ -127,7 +127,7 @@ def compact(count: int) -> str:
     size = count / 1_000
     unit = "k"
     for larger in "MG":
-        # From here on four digits round up to 1000.
+        # From here on four digits would round up to 1000 of this unit.
         if abs(size) < 999.95:
             break
         size = size / 1_000

@@ -250,6 +250,7 @@ class Cut:
     def move(self, where: Partition, position: int) -> None:
         """Note that all records before a position were received."""
         self._positions[where] = position
+        # Nothing more comes from there: snapshots that still lack records of it are lost.
         if position >= self._ends[where]:
             self._assembly.finish(where)
         for topic, tick in self._assembly.take_lost():

@@ -287,6 +287,7 @@ class _Survey:
                 continue
             if value is not None:
                 self._value(value, steps.to(name))
+            # In a list there may be several in a record.
             elif steps.list_at is None:
                 self._nulls[steps.to(name)] += 1
 

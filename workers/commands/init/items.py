@@ -124,7 +124,8 @@ def _linear(low: float, high: float) -> Range | None:
         high = high + width / 2
     if width < _SMALLEST:
         return None
-    # The smallest 1, 2, 5 or 10 times a power of ten that gives at most `_STEPS` buckets.
+    # The smallest 1, 2, 5 or 10 times a power of ten that gives at most `_STEPS` buckets. (20, as
+    # the power may be rounded down.)
     least = width / _STEPS
     power = Decimal(10) ** math.floor(math.log10(least))
     steps = (power * digit for digit in (1, 2, 5, 10, 20))

@@ -213,6 +213,7 @@ def sample_of(
     say: Callable[[str], object] = lambda text: None,
 ) -> Sample:
     """Read about `number` records of a topic, half of them at each end."""
+    # Only for the list of topics.
     with connection.connect(_INTRODUCE_S) as (_, metadata):
         pass
     topics = [name for name in metadata.topics if not name.startswith(INTERNAL_PREFIX)]

@@ -100,7 +100,7 @@ class SignedTopics:
                 return False
             if series not in cut:
                 return True
-            # First and last of the ticks found.
+            # Retention cannot have deleted what follows the first tick that is there.
             ends_ms = records.checked[series].ends.get(key)
             return ends_ms is not None and end_ms >= ends_ms[0]
 
