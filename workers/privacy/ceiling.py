@@ -6,6 +6,7 @@
                 state is a "life" (`HistogramProgress`), its ticks lie on a `TickGrid`
     owner       an "owner partition" is a share of the stream keys; its owner publishes them
     fullest     the window, of the period's length, in which the most epsilon was spent
+    window   a period, [begin, end) in ms; it "touches" the epochs that overlap it
     user     pays for every epoch that a window touches, whatever the stream keys
     event    lies in one epoch of each generation, and pays for each generation that a window
              touches: after a restored copy one event may be in two successive ones. It has one
@@ -65,8 +66,9 @@ def charges_of(
     """Return what the generations in one owner partition's stored `progress` are charged.
 
     A Charge is the cost of an epoch, with the first and the last epoch that have to be paid.
-    `beginning` adds an epoch that is about to begin, by histogram. Without `settings`, a generation
-    counts as serving every stream key. Raise StateRefused if a stored generation has no tick grid.
+    `beginning` has, by histogram, an epoch that is about to begin, which is charged too. Without
+    `settings`, a generation counts as serving every stream key. Raise StateRefused if a stored
+    generation has no tick grid.
     """
     charges = []
     for life, running, grid, charge in generations_of(worker, progress, settings):
@@ -82,7 +84,10 @@ def charges_of(
 
 
 class StoredGeneration(NamedTuple):
-    """A generation in one owner's state; not `running`: ended. `charge` has no epochs yet."""
+    """A generation in one owner's state; not `running`: ended.
+
+    `charge` has its cost, but not yet the epochs to be charged.
+    """
 
     life: HistogramProgress
     running: bool
@@ -101,6 +106,7 @@ def generations_of(
     # The state does not store stream keys, so those of a retired generation are unknown.
     served = {(config.name, config.generation): config.keys for config in configs}
     retired = len(progress.retired)
+    # `retired` are the ended ones.
     for i, (name, life) in enumerate((*progress.retired, *progress.histograms.items())):
         running = i >= retired
         grid = grid_of(name, life)
@@ -155,15 +161,15 @@ def merge(charges: Iterable[Charge]) -> list[Charge]:
     merged: dict[tuple[str, bytes], Charge] = {}
     for charge in charges:
         generation = charge.worker, charge.identity
-        others = merged.get(generation, charge)
+        so_far = merged.get(generation, charge)
         merged[generation] = replace(
             charge,
-            first=min(charge.first, others.first),
-            last=max(charge.last, others.last),
-            began_ms=min(charge.began_ms, others.began_ms),
-            ended_ms=max(charge.ended_ms, others.ended_ms),
-            # None: an owner's generation has ended, and its keys are unknown.
-            keys=None if others.keys is None else charge.keys,
+            first=min(charge.first, so_far.first),
+            last=max(charge.last, so_far.last),
+            began_ms=min(charge.began_ms, so_far.began_ms),
+            ended_ms=max(charge.ended_ms, so_far.ended_ms),
+            # None: with some owner it has ended, and its keys are unknown.
+            keys=None if so_far.keys is None else charge.keys,
         )
     return list(merged.values())
 
@@ -223,7 +229,7 @@ def topics_of(progress: ReleaseProgress) -> set[str]:
 
 
 def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
-    """Return epochs that bound those charged: only the least and the largest count.
+    """Return epochs the least and the largest of which bound those charged; empty: none is.
 
     They are those of published ticks, of the epoch reserved ahead, and of the generation's end.
     """
@@ -235,24 +241,23 @@ def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
     if isinstance(life.reserved, int):
         epochs += [grid.split(life.first)[0], life.reserved]
     if epochs and isinstance(life.until, int):
-        # The last tick that was complete by then, so that nothing but closed ticks moves a charge.
+        # That of the last tick that was complete by then: only closed ticks move a charge.
         epochs.append(grid.split(max(life.first, grid.tick_at(life.until) - 1))[0])
     return epochs
 
 
 def _ended(charge: Charge, life: HistogramProgress, grid: TickGrid) -> Charge:
-    """Return the charge of an ended generation without epochs, bounded by its ticks.
+    """Return the charge of an ended generation whose only epoch has no end, bounded by its ticks.
 
-    No tick outside of [first, next) was published, by any owner up to `until`. Where that is not
+    This owner has published those in [first, next), any owner none after `until`. Where that is not
     known the charge has no end.
     """
     if life.first is None or not isinstance(life.until, int):
         return charge
-    published = grid.start_ms + ((life.next or 1) - 1) * grid.tick_ms
     return replace(
         charge,
-        began_ms=grid.start_ms + (life.first - 1) * grid.tick_ms,
-        ended_ms=max(published, life.until),
+        began_ms=grid.start(life.first),
+        ended_ms=max(grid.start(life.next or 1), life.until),
     )
 
 
@@ -329,24 +334,26 @@ class Ceiling:
             if count
         ]
         sampled = [charge for charge in charges if charge.cost.sample_rho]
-        if any(one.unit != self.unit for one in (*(one for one, _ in paid), *sampled)):
+        counting = [charge for charge, _ in paid]
+        if any(charge.unit != self.unit for charge in (*counting, *sampled)):
             return None  # a promise to events is none to users, and vice versa
         if self.unit == "user":
             return epsilon_at(
                 [replace(charge.cost, times=n) for charge, n in paid], self.delta
             )
-        costs = [charge.cost for charge, _ in paid]
-        unpaid = [
+        costs = [charge.cost for charge in counting]
+        untouched = [
             charge.cost
             for charge, count in zip(charges, counts, strict=True)
             if not count
         ]
         epsilons = []
-        for choice in most_paid([charge for charge, _ in paid]):
+        # The event counts in one choice of charges, and may be in the samples of all others.
+        for choice in most_paid(counting):
             others = (cost for i, cost in enumerate(costs) if i not in choice)
-            both = [costs[i] for i in sorted(choice)]
-            both += samples_of([*others, *unpaid])
-            epsilons.append(epsilon_at(both, self.delta))
+            of_event = [costs[i] for i in sorted(choice)]
+            of_event += samples_of([*others, *untouched])
+            epsilons.append(epsilon_at(of_event, self.delta))
         return max(epsilons, key=_size)
 
     def fullest(
@@ -357,7 +364,9 @@ class Ceiling:
         Without `locate`, an upper bound over all windows is returned if it is within the ceiling:
         that shows that nothing is exceeded, without looking at every window.
         """
-        most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
+        most = tuple(
+            _most_touched(charge, self.period_ms, begin, end) for charge in charges
+        )
         bound = FullestWindow(None, None, self.epsilon_of(charges, most), most)
         if not locate and self.period_ms is not None and self.holds(bound.epsilon):
             return bound
@@ -399,7 +408,7 @@ def parts_of(
             yield charge, sample_of(charge.cost)
 
 
-def _most(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
+def _most_touched(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
     """Bound how many epochs of a charge one window that touches [begin, end) can touch."""
     if period_ms is None:
         return len(charge.within(-EVER, EVER))
@@ -418,9 +427,10 @@ def most_epochs(window_ms: int, epoch_ms: int) -> int:
 def _windows(
     charges: Sequence[Charge], period_ms: int | None, begin: int, end: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield candidate windows [begin, end), ms, that touch the given one.
+    """Yield candidate windows that touch [begin, end), ms; among them is one with the largest loss.
 
-    Among them is one with the largest loss, so `fullest` need not slide a window tick by tick.
+    So no window need be moved tick by tick. Without a period, windows are the epochs of `charges`.
+    Stop after WINDOWS_MAX.
     """
     yielded = 0
     if period_ms is None:
@@ -431,7 +441,7 @@ def _windows(
             for epoch in {*epochs[:1], *epochs[-1:]}:
                 yield charge.span(epoch)
         return
-    # Where nothing that is charged ends, all windows are alike.
+    # Enough where nothing that is charged ends: there all windows are alike.
     yield (begin, begin + period_ms) if begin > -EVER else (0, period_ms)
     for charge in charges:
         if charge.span(charge.last)[1] == EVER:
@@ -471,7 +481,7 @@ def check_ceiling(
         return epsilon
     raise SettingsError(
         f"{ceiling}: these settings exceed it by themselves: for one {ceiling.unit} "
-        f"{', '.join(_named(ceiling, settings, counts))} come to {_sum(epsilon, charges, counts)}; "
+        f"{', '.join(_epochs_named(ceiling, settings, counts))} come to {_sum_named(epsilon, charges, counts)}; "
         f"{_fitting(ceiling, settings, charges)}"
     )
 
@@ -485,7 +495,7 @@ def mechanism_of(config: HistogramConfig, unit: str) -> Mechanism:
 
 
 def charges_in(settings: Settings, configs: Sequence[HistogramConfig]) -> list[Charge]:
-    """Return the charges of an epoch of each; raise SettingsError as `mechanism_of`."""
+    """Return the charge of an epoch of each; raise SettingsError if a budget cannot be met."""
     unit = settings.privacy.unit
     return _charges(
         settings, configs, (mechanism_of(config, unit) for config in configs)
@@ -522,7 +532,7 @@ def _worst(
     """Return the fullest window that these charges can ever make, if all of them run for ever.
 
     An event is in one epoch of each; a user in as many epochs as a window can touch. `past` charges
-    are in none.
+    are in none. `counts` of the result are of `charges` alone.
     """
     period = ceiling.period_ms
     # By window: how many epochs of each charge it touches.
@@ -547,19 +557,20 @@ def _worst(
 
 
 def _touched(window: Charge, other: Charge) -> int:
-    """Return the most epochs of `other` that any epoch of `window` touches."""
+    """Return the most epochs of `other` that one epoch of `window` can touch."""
     if other.epoch_ms is None:
         return 1
     if window.epoch_ms is None:
         return _ENDLESS
-    # Windows begin within the other's epochs on a grid of the greatest common divisor; one that
-    # begins as late as possible touches most.
+    # From one epoch of `window` to the next, the place where it begins within an epoch of `other`
+    # moves in steps of their greatest common divisor; one that begins as late as possible touches
+    # most.
     step = math.gcd(window.epoch_ms, other.epoch_ms)
     latest = other.epoch_ms - step + (window.start_ms - other.start_ms) % step
     return (latest + window.epoch_ms - 1) // other.epoch_ms + 1
 
 
-def _named(
+def _epochs_named(
     ceiling: Ceiling, settings: Settings, counts: Sequence[int]
 ) -> Iterator[str]:
     """Yield the histograms, each with how many of its epochs count in a period, for a message."""
@@ -573,7 +584,7 @@ def _named(
             yield config.name
 
 
-def _sum(
+def _sum_named(
     epsilon: float | None, charges: Sequence[Charge], counts: Sequence[int]
 ) -> str:
     """Return what the charges come to, for a message: an epsilon, or why there is none."""
@@ -621,7 +632,7 @@ def _fitting_epsilons(
     """
     # Assume that the parts of delta scale with it; building the mechanisms verifies the estimate.
     costs = [
-        _at(charge.cost, config.delta / charge.cost.delta)
+        _with_delta(charge.cost, config.delta / charge.cost.delta)
         for charge, config in zip(charges, configs, strict=True)
     ]
     low = 0.0
@@ -654,16 +665,16 @@ def _fitting_epsilons(
     return None
 
 
-def _at(cost: PrivacyCost, ratio: float) -> PrivacyCost:
-    """Return a cost with delta, and every named part of it, multiplied by `ratio`."""
-    failures = tuple((name, share * ratio) for name, share in cost.failures)
-    return replace(cost, delta=cost.delta * ratio, failures=failures)
+def _with_delta(cost: PrivacyCost, delta_ratio: float) -> PrivacyCost:
+    """Return a cost with delta, and every named part of it, multiplied by `delta_ratio`."""
+    failures = tuple((name, share * delta_ratio) for name, share in cost.failures)
+    return replace(cost, delta=cost.delta * delta_ratio, failures=failures)
 
 
 def _scaled(cost: PrivacyCost, factor: float) -> PrivacyCost:
-    """Return a cost with rho multiplied by `factor`, at the same delta, with the epsilon of that.
+    """Return a cost with rho multiplied by `factor`, and the epsilon that follows at its delta.
 
-    A pure epsilon grows as rho does.
+    A pure epsilon does not follow from rho: it is multiplied too.
     """
     rho = cost.rho * factor
     epsilon = cost.epsilon * factor

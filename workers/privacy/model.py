@@ -3,7 +3,8 @@
 Field names are an interface: fields may be added but not changed. Figures may be null.
 "sd" is the standard deviation of the noise, "worst" its largest value over the ticks, "rms" its
 root mean square over them; "threshold" is the noisy count that an item must exceed to be shown.
-A label is the name of an item; a row is an item of a stream key.
+A label is the name of an item; a row is an item of a stream key. rho is the cost in zCDP, from
+which epsilon follows. The setting `end_share` gives the last tick of an epoch less noise.
 """
 
 from typing import Any, Literal
@@ -48,7 +49,10 @@ class Bucket(Record, frozen=True):
 
 
 class Change(Record, frozen=True):
-    """Noise of a count's change over a window; `apart_sd`: rms for two independent counts."""
+    """Noise of a count's change over a window, which is `ms` or `ticks` long.
+
+    `apart_sd` is what `rms_sd` would be if the counts at its two ends had independent noise.
+    """
 
     ms: int
     ticks: int
@@ -63,8 +67,8 @@ class Change(Record, frozen=True):
 class Noise(Record, frozen=True):
     """Noise of a histogram over the ticks of an epoch.
 
-    `on` says what it is added to, `law` how it is distributed; `ticks` has some of the ticks,
-    `curve` all of them in ranges, `windows` the changes over windows.
+    `on` says what it is added to, `law` how it is distributed. The epoch has `ticks_looked_at`
+    ticks: `ticks` has some of them, `curve` all in ranges, `windows` the changes over windows.
     """
 
     on: str
@@ -100,7 +104,10 @@ class Worst(Record, frozen=True):
 
 
 class Segment(Record, frozen=True):
-    """Error bound of a query's answers, such as a maximum, while its value is at most `up_to`."""
+    """Error bound of a query's answers, such as a maximum, while its value is at most `up_to`.
+
+    Segments are numbered from 1; the error grows from one to the next.
+    """
 
     segment: int
     up_to: int
@@ -147,10 +154,10 @@ class Memory(Record, frozen=True):
 
 
 class CounterChoice(Record, frozen=True):
-    """Another counter, the algorithm that adds noise to running counts, at the same budget.
+    """A counter, the algorithm that adds noise to running counts, at the same budget.
 
-    `times_worst` is its worst noise in units of that of the counter in use; `reason` says why it is
-    not possible.
+    `chosen`: it is the one in use. `times_worst` is its worst noise, or error, in units of that of
+    the one in use; `noise_per_row` its bytes; `reason` says why it is not possible.
     """
 
     counter: str
@@ -166,7 +173,10 @@ class CounterChoice(Record, frozen=True):
 
 
 class EndChoice(Record, frozen=True):
-    """Effect of an `end_share` (None: not set) on the noise over an epoch, at the same cost."""
+    """Effect of an `end_share` (None: not set) on the noise over an epoch, at the same cost.
+
+    `chosen`: it is the one in use. `offset` is how many places before tick 1 the counter begins.
+    """
 
     end_share: float | None
     chosen: bool
@@ -180,9 +190,10 @@ class EndChoice(Record, frozen=True):
 
 
 class Alternative(Record, frozen=True, kw_only=True):
-    """Another mechanism at the same budget; `assumed` are settings that it needs beside.
+    """A mechanism at the same budget; `chosen`: the one in use.
 
-    `answers` says what it publishes, `reason` why it is not possible; `error` bounds every count.
+    `assumed` are settings that it needs and the histogram lacks; `answers` says what it publishes,
+    `reason` why it is not possible; `error` bounds every count.
     """
 
     mechanism: str
@@ -198,7 +209,10 @@ class Alternative(Record, frozen=True, kw_only=True):
 
 
 class MeanError(Record, frozen=True):
-    """Half the 95 % interval of an item's mean at the worst tick, in the middle and at an end."""
+    """Half the 95 % interval of the mean of an item with `count` events, at the worst tick.
+
+    `middle` is for a mean in the middle of the range of numbers, `end` for one at an end of it.
+    """
 
     count: int
     middle: float
@@ -206,7 +220,11 @@ class MeanError(Record, frozen=True):
 
 
 class SumPlan(Record, frozen=True):
-    """A sum's noise over an epoch, in units of its numbers; `rho` is its part of the budget."""
+    """Noise of the sums of a numeric `field` over an epoch, in the unit of its numbers.
+
+    Numbers are cut to `low`..`high`, a range of so many `steps`. `share` is the sums' part of the
+    budget, and `rho` what that comes to.
+    """
 
     field: str
     low: float
@@ -245,8 +263,8 @@ class WindowPlan(Record, frozen=True, kw_only=True):
 
     ticks, hop, most_ticks   its length; it begins at multiples of `hop` ticks, so it covers `ticks`
                 to `most_ticks` ticks
-    sd_times_mu     worst and root mean square standard deviation times the root of 2 rho_item: the
-                noise of this window for any budget, on one scale
+    sd_times_mu     worst and root mean square standard deviation times mu, the root of 2 rho of one
+                item in all windows together: the noise of this window on one scale for any budget
     tested_for  ticks after its last event for which a hidden label is tested for this window
     likely_from true count shown with probability 95 % at any one tick
     kept        how many partial sums are stored for an item with events in all of the window
@@ -369,7 +387,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
 
 
 class Loss(Record, frozen=True):
-    """Loss of a person with `events` events or user ids in every epoch, from `group_loss`.
+    """Loss of a person with `events` events or user ids in every epoch; `void`: next to no promise.
 
     In histograms without epochs a person's events of the whole span count together.
     """
@@ -383,8 +401,9 @@ class Loss(Record, frozen=True):
 class Span(Record, frozen=True):
     """Losses over `days` days, at most `epochs` epochs; `days` is None for one epoch.
 
-    `without_epochs`: which of the histograms are; if "all", it is the loss of ever. `weekly` is the
-    loss of a person with one event a week, or a user seen once a week; None: no epoch ends.
+    `without_epochs` says which of the histograms have none; if all, the losses are of all time.
+    `weekly` is the loss of a person with one event a week, or a user seen once a week; None: no
+    epoch ends.
     """
 
     days: int | None
@@ -395,7 +414,10 @@ class Span(Record, frozen=True):
 
 
 class Total(Record, frozen=True):
-    """Joint guarantee of all histograms that one event counts in."""
+    """Joint guarantee of all `histograms` that one event, or user, counts in.
+
+    `key` is the stream key that pays most (None: no particular one); `person` one person's loss.
+    """
 
     unit: str
     histograms: tuple[str, ...]

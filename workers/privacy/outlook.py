@@ -1,10 +1,9 @@
 """What a ceiling still allows: how long a worker may run, and a second histogram beside it.
 
-Every histogram of the settings goes on, and no other worker begins another epoch. The epochs to
-come are charged in the order in which they begin, and each is decided as `CeilingGuard.check`
-decides it. Of several at once it is enough that the fullest period that touches any of them holds:
-every period that the worker would look at holds no more. As soon as `endures` holds for the
-histograms and whatever charges periods to come still touch, there is no end.
+A ceiling limits the epsilon of every period of some length. The worker stops before an epoch with
+which the fullest period, the one with the largest epsilon, would exceed it. To foresee that, the
+epochs to come are charged here in the order in which they begin. It is assumed that every histogram
+of the settings goes on, and that no other worker begins another epoch.
 
 A charge (`total.Charge`) is the cost of one epoch of a histogram, and the epochs charged so far:
 letting it go on means raising its `last` epoch. "Running" charges are of the histograms of these
@@ -15,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from heapq import merge as in_order
 from itertools import count
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -33,13 +31,13 @@ from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
-# After so many steps, or a hundred years ahead, it is only known how long the worker may run at
-# least.
-_LOOKS_MAX = 2_000
+# After so many steps, or a hundred years ahead, the search ends without an answer: it is only known
+# how long the worker may run at least.
+_STEPS_MAX = 2_000
 _FAR_MS = 36_600 * 86_400_000
-# Epochs in a step.
+# Epochs that are charged in one step.
 _AT_ONCE_MAX = 1 << 16
-# Of two digits, as they are written in settings.
+# The epsilons to try for a second histogram: of two digits, as they are written in settings.
 _EPSILONS = tuple(
     float(f"{n}e{power}") for power in range(-4, 0) for n in range(10, 100)
 )
@@ -55,8 +53,9 @@ class Second(Record, frozen=True):
 class Outlook(Record, frozen=True):
     """How long the worker may run on after `newest`, the end of its newest tick, in ms.
 
-    `epoch` of `histogram` begins at `until` and does not fit. Without an `epoch`, it may run at
-    least `until` then; without `until`, without end, and with any one of `seconds`.
+    until       when it has to stop: `epoch` of `histogram` would begin then, and does not fit. If
+                these are None, it may run at least until then. None: it may run for ever
+    seconds     if it may run for ever: what it could publish beside, any one of these
     """
 
     newest: int
@@ -76,12 +75,13 @@ def outlook_of(
 ) -> Outlook | None:
     """Return the outlook of a worker that has published, else None.
 
-    `other_charges` are as in `budget_of`. Without `seconds` no second histogram is looked for.
+    `states` are those of its owner partitions, `other_charges` those of other workers that count
+    toward the ceiling. Without `seconds` no second histogram is looked for.
 
     Raise SettingsError if a histogram that has not begun cannot meet its budget.
     """
-    newest = max(map(_newest, states), default=-EVER)
-    if newest == -EVER:
+    newest_ms = max(map(_newest, states), default=-EVER)
+    if newest_ms == -EVER:
         return None
     fixed = all_charges(settings, states, other_charges)
     running = []
@@ -91,25 +91,23 @@ def outlook_of(
             (charge for charge in fixed if charge.generation_id == generation), None
         )
         if charge is None:
-            charge = _new_charge(settings, config, newest)
+            charge = _new_charge(settings, config, newest_ms)
         else:
             fixed.remove(charge)
         running.append(charge)
-    end = _end(ceiling, running, fixed, newest)
-    if end is not None:
-        return Outlook(
-            newest=newest, until=end.until, histogram=end.histogram, epoch=end.epoch
-        )
-    if not seconds:
-        return Outlook(newest=newest)
+    outlook = _find_end(ceiling, running, fixed, newest_ms)
+    if outlook.until is not None or not seconds:
+        return outlook
     found = tuple(
         Second(
             histogram=config.name,
-            epsilon=_second(ceiling, settings, config, running, fixed, newest),
+            epsilon=_second_epsilon(
+                ceiling, settings, config, running, fixed, newest_ms
+            ),
         )
         for config in settings.histograms
     )
-    return Outlook(newest=newest, seconds=found)
+    return Outlook(newest=newest_ms, seconds=found)
 
 
 def _newest(state: ReleaseProgress) -> int:
@@ -124,9 +122,9 @@ def _newest(state: ReleaseProgress) -> int:
 
 
 def _new_charge(settings: Settings, config: HistogramConfig, newest_ms: int) -> Charge:
-    """Return the charge, of no epoch yet, of a histogram that begins in the newest tick's epoch.
+    """Return the charge of a histogram that is about to begin: of no epoch yet, so last < first.
 
-    `newest_ms` is the end of that tick, in ms.
+    Its first epoch is the one at `newest_ms`, the end of the worker's newest tick.
     """
     [charge] = charges_in(settings, [config])
     epoch = 1
@@ -135,84 +133,80 @@ def _new_charge(settings: Settings, config: HistogramConfig, newest_ms: int) -> 
     return replace(charge, worker=settings.worker.name, first=epoch, last=epoch - 1)
 
 
-class _End(NamedTuple):
-    """Where a worker has to stop, or (no `histogram`) how far was looked without finding that."""
-
-    until: int
-    histogram: str | None = None
-    epoch: int | None = None
-
-
-def _end(
+def _find_end(
     ceiling: Ceiling, running: Sequence[Charge], fixed: Sequence[Charge], newest_ms: int
-) -> _End | None:
-    """Return the first epoch that would exceed the ceiling; None if the worker may run for ever.
+) -> Outlook:
+    """Return the outlook, without `seconds`: the first epoch that would exceed the ceiling.
 
-    Begin the epochs to come in their order, one at a time or `number` at once: twice as many after
-    each step that holds, half as many after one that does not.
+    Charge the epochs to come in their order, `at_once` in a step: twice as many after each step
+    that holds. A step that does not hold is taken back and halved, so that the last is one epoch.
     """
     charges = list(running)
-    number = 1
+    at_once = 1
     begin = newest_ms
     touched_before = -1
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_STEPS_MAX):
         coming = in_order(
             *(_coming(charge, i, newest_ms) for i, charge in enumerate(charges))
         )
         first = next(coming, None)
-        # Nothing begins any more.
-        if first is None:
-            return None
+        if first is None:  # nothing begins any more
+            return Outlook(newest=newest_ms)
         begin = first[0]
         if begin > newest_ms + _FAR_MS:
             break
+        # Fixed charges that periods to come still touch, and those that none does.
         touched: list[Charge] = []
         past: list[Charge] = []
         for charge in fixed:
             touches = _touches(ceiling, charge, begin, [*charges, *fixed])
             (touched if touches else past).append(charge)
-        # Whether there is no end may change only when a fixed charge is left behind.
+        # The answer changes only when a fixed charge is left behind.
         if len(touched) != touched_before:
             touched_before = len(touched)
             if endures(ceiling, [*charges, *touched], past):
-                return None
-        # The epochs of this step, with all that begin together with the last one.
+                return Outlook(newest=newest_ms)
+        # The epochs of this step: so many, or all that begin with the first if these are more.
         step = [first]
         for beginning in coming:
-            if len(step) >= number and beginning[0] > begin:
+            if len(step) >= at_once and beginning[0] > begin:
                 break
             step.append(beginning)
         charged = list(charges)
         for _, i, epoch in step:
             charged[i] = replace(charged[i], last=epoch)
-        if number > 1:
+        if at_once > 1:
+            # Only periods that touch these epochs became fuller: all hold if the fullest does.
             end = max(charges[i].span(epoch)[1] for _, i, epoch in step)
             fullest = ceiling.fullest([*charged, *fixed], begin, end)
             if not ceiling.holds(fullest.epsilon):
-                number //= 2
+                at_once //= 2
                 continue
         else:
             for _, i, epoch in step:
                 fullest = ceiling.fullest([*charged, *fixed], *charges[i].span(epoch))
                 if not ceiling.holds(fullest.epsilon):
-                    return _End(begin, charges[i].histogram, epoch)
+                    name = charges[i].histogram
+                    return Outlook(
+                        newest=newest_ms, until=begin, histogram=name, epoch=epoch
+                    )
         charges = charged
-        number = min(2 * number, _AT_ONCE_MAX)
-    return _End(begin)
+        at_once = min(2 * at_once, _AT_ONCE_MAX)
+    return Outlook(newest=newest_ms, until=begin)
 
 
 def _coming(
     charge: Charge, index: int, newest_ms: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (ms, `index`, number) of each further epoch of a charge; ms is when it begins.
+    """Yield (when it begins, ms, `index`, its number) for each epoch of a charge still to come.
 
-    `index` is the caller's, of the charge.
+    `index` is the caller's number of the charge, to tell it from others.
     """
     if charge.epoch_ms is not None:
         yield from (
             (charge.span(epoch)[0], index, epoch) for epoch in count(charge.last + 1)
         )
-    # One epoch without an end, if it has not begun.
+    # It has only one epoch, without an end: to come only if it has not begun.
     elif charge.last < charge.first:
         yield newest_ms, index, charge.first
 
@@ -227,11 +221,12 @@ def _touches(
     lengths = [one.epoch_ms for one in charges]
     longest = ceiling.period_ms
     if longest is None:
+        # The periods are the epochs of `charges`.
         longest = max(EVER if length is None else length for length in lengths)
     return len(charge.within(begin - longest + 1, EVER)) > 0
 
 
-def _second(
+def _second_epsilon(
     ceiling: Ceiling,
     settings: Settings,
     config: HistogramConfig,
@@ -254,10 +249,10 @@ def _second(
             low = middle + 1
             continue
         charges = [*running, second]
-        # `endures` is quick, and necessary.
+        # Where it may run for ever `endures` holds; as that is quick, it is asked first.
         if (
             endures(ceiling, charges, fixed)
-            and _end(ceiling, charges, fixed, newest_ms) is None
+            and _find_end(ceiling, charges, fixed, newest_ms).until is None
         ):
             low = middle + 1
             most = epsilon

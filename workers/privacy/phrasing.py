@@ -47,7 +47,8 @@ WORDS = (
 Grade = Literal["sound", "weak", "void", "none"]
 
 _LARGE = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
-# Floating-point error of a division; far below the three digits written.
+# So that a floating-point error is not rounded up to a further unit: far above such an error, far
+# below the three digits written.
 _SLACK = 1e-9
 # From here on, write e^epsilon as a power of ten.
 _NAMED_BELOW = math.log(1e18)
@@ -148,7 +149,7 @@ def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
 def factor(epsilon: float) -> str:
     """Return e^epsilon as text, rounded up."""
     excess = math.expm1(min(epsilon, _NAMED_BELOW))
-    # Near 1, two digits of what is above 1: "1.0012".
+    # Near 1, two digits of what is above 1: 0.0012 is written as "1.0012".
     if excess < 0.1:
         return "1" + _plain(*_digits(excess, 2, up=True))[1:]
     if epsilon < _NAMED_BELOW:
@@ -158,6 +159,7 @@ def factor(epsilon: float) -> str:
 
 def one_in(delta: float) -> str:
     """Return a probability as text, rounded up: "1 in a billion", "50 in 100"."""
+    # Above it, "1 in 13" would be coarse.
     if delta > 0.05:
         return f"{math.ceil(100 * delta * (1 - _SLACK))} in 100"
     times = 1 / delta * (1 + _SLACK)
@@ -171,6 +173,7 @@ def one_in(delta: float) -> str:
 
 def guesses_right(epsilon: float, delta: float) -> str | None:
     """Return how many of 100 guesses are right at most, as text; None if nearly all are."""
+    # Cut off before exp overflows, where nearly all are right.
     wrong = 100 * (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
     # One decimal, or two where nearly all are right.
     places = 1 if wrong >= 1 else 2
@@ -184,10 +187,14 @@ def guesses_right(epsilon: float, delta: float) -> str | None:
 
 
 def large(value: float, *, up: bool) -> str:
-    """Return a number of at least 1 to three digits, named from a million on."""
+    """Return a number of at least 1 to three digits, named from a million on.
+
+    It is rounded up, or down if not `up`.
+    """
     digits, exponent = _digits(value, 3, up=up)
     rounded = digits * 10.0**exponent
     for size, name in _LARGE:
+        # A million may come out a little below; with three digits nothing else is so near.
         if rounded >= size * 0.9999:
             text = _plain(*_digits(rounded / size, 3, up=None))
             return f"{'a' if text == '1' else text} {name}"

@@ -18,6 +18,7 @@ import msgspec
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.settings.settings import Settings
 
+# Settings of a histogram that the promise does not depend on; its name is that of the section.
 _PROCESSED = ("windows", "quantiles", "name", "label", "unit")
 _EVENTS = (
     "topic",
@@ -29,6 +30,7 @@ _EVENTS = (
     "timestamp",
     "timestamp_unit",
 )
+# These only if users are protected.
 _OF_USERS = ("user", "partitioner")
 
 Values = Mapping[str, object]

@@ -57,10 +57,11 @@ class PublicTotal(Record, frozen=True):
 
 
 class PublicCeiling(Record, frozen=True):
-    """The ceiling, the `epsilon` in the fullest of the newest periods, and what is still allowed.
+    """The ceiling, and what it still allows.
 
-    The worker may run until `until`, or with `at_least` longer; None: without end. `epsilon` None:
-    no promise.
+    epsilon     that of the period in which most was spent, of those that touch the newest epochs;
+                None: no promise
+    until       the worker may run until then, and with `at_least` longer; None: without end
     """
 
     max_epsilon: float
@@ -71,8 +72,8 @@ class PublicCeiling(Record, frozen=True):
     at_least: bool = False
 
     @property
-    def what(self) -> str:
-        """Return the ceiling in words, such as "ε = 3 in any 30 days"."""
+    def in_words(self) -> str:
+        """Return the ceiling in words, such as "ε = 3 in any 30 days", or "... in any day"."""
         period = "an epoch"
         if self.period != "epoch":
             period = f"any {_length(parse_duration(self.period)).removeprefix('1 ')}"
@@ -102,9 +103,9 @@ class PublicBudget(Record, frozen=True):
         if ceiling is None:
             return f"This board may run without end, as no limit is set: {self._charged()}."
         about = f"about one {self.unit}"
-        allowed = f"as its limit allows, {ceiling.what}"
+        allowed = f"as its limit allows, {ceiling.in_words}"
         if ceiling.until is None:
-            return f"This board may run without end: it never tells more {about} than its limit allows, {ceiling.what}."
+            return f"This board may run without end: it never tells more {about} than its limit allows, {ceiling.in_words}."
         left_ms = ceiling.until - now_ms
         if left_ms <= 0 and not ceiling.at_least:
             return f"This board has ended: it has told as much {about} {allowed}."
@@ -143,6 +144,7 @@ def decode_budget(value: bytes) -> PublicBudget:
     """Decode a record of `<name>.budget`, which anyone may have written."""
     try:
         budget = _DECODER.decode(value)
+        # Refuse here, not where it is shown, a time or a period that no sentence can state.
         budget.sentence()
     except (msgspec.DecodeError, ValueError, OverflowError) as error:
         raise UnreadableBudget(
@@ -156,8 +158,9 @@ def public_budget(
 ) -> PublicBudget | None:
     """Return what readers are told; None before the first tick.
 
-    Every owner publishes the ticks that one owner's `progress` has. `other_charges` are those of
-    other workers, and of other owners, that count toward the ceiling.
+    `progress` is that of one owner, who publishes a share of the stream keys; all owners publish
+    the same ticks, so it stands for all. `other_charges` are those of other workers, and of other
+    owners, that count toward the ceiling.
     """
     states = [progress] * owners_of([progress]).number
     entries = [entry for entry in entries_of(states, settings) if entry.pieces]
@@ -183,6 +186,7 @@ def public_budget(
             for entry in entries
         ),
         total=None if total is None else PublicTotal(total.epsilon, total.delta),
+        # One state is enough: the charges of equal ones are the same.
         ceiling=_ceiling(settings, states[:1], other_charges),
     )
 
@@ -218,7 +222,10 @@ def _ceiling(
 
 
 def _length(milliseconds: int) -> str:
-    """Return a length of time, rounded down: in days, or if it is short in hours or minutes."""
+    """Return a length of time, rounded down: in days, or if it is short in hours or minutes.
+
+    A unit is taken from two of it on, or for exactly one: "25 hours", but "1 day".
+    """
     for size_ms, thing in ((DAY_MS, "day"), (_HOUR_MS, "hour"), (_MINUTE_MS, "minute")):
         if milliseconds >= 2 * size_ms or milliseconds == size_ms:
             return plural(milliseconds // size_ms, thing)

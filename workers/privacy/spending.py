@@ -84,7 +84,10 @@ class Epoch(Record, frozen=True):
 
 
 class Charged(Record, frozen=True):
-    """What a generation charges one event, or user: the joint cost of `epochs` epochs."""
+    """What a generation charges one event, or user: the joint cost of `epochs` epochs.
+
+    An event lies in one epoch, a user may be in all; `epsilon` None: no guarantee.
+    """
 
     epochs: int
     rho: float
@@ -95,8 +98,9 @@ class Charged(Record, frozen=True):
 class Generation(Record, frozen=True):
     """A generation; `rho`, `epsilon` and `delta` are the cost of one epoch.
 
-    Without epochs they are the cost of all `windows` (ms), for ever; else there are none. For users
-    without epochs they are that of one period of `user_period` ticks, and `epochs` are periods.
+    Without epochs it has `windows` (ms), and that is the cost of all of them, for ever. If it then
+    protects users, it is the cost of one period of `user_period` ticks, and `epochs` are periods.
+    `published_from` and `published_to` are when its first tick begins and its last one ends, ms.
     """
 
     generation: int
@@ -165,9 +169,13 @@ class NextEpoch(Record, frozen=True):
 
 
 class RemainingBudget(Record, frozen=True):
-    """The ceiling, the `rho_left` that still fits into the fullest period, and what that allows.
+    """The ceiling, and what is left of it.
 
-    `begins`, `ends`, `epsilon` describe that period, among those that touch the newest epochs.
+    begins, ends, epsilon   of the fullest period, in which most was spent, of those that touch the
+                newest epochs; times in ms
+    parts       what was spent in it
+    rho_left    what still fits into it
+    next        the epochs that begin next, and whether each fits
     """
 
     max_epsilon: float
@@ -254,7 +262,7 @@ class Entry:
 
     @property
     def charged(self) -> PrivacyCost:
-        """The cost of all epochs for a user, of one for an event, which falls in one."""
+        """What an event or user pays: an event lies in one epoch, a user may be in all."""
         begun = len(self.epochs)
         times = min(begun, 1) if self.life.unit == "event" else begun
         return replace(self.charge.cost, times=times)
@@ -278,8 +286,10 @@ def entries_of(
         ):
             key = charge.identity + b"%d" % life.generation
             entry = stored.setdefault(key, Entry(charge.histogram, life, grid, charge))
+            # It has ended with this owner, so its keys are no longer known: it may serve all.
             if charge.keys is None:
                 entry.charge = charge
+            # Its published ticks are those in [first, next).
             if (
                 life.first is not None
                 and life.next is not None
@@ -303,7 +313,7 @@ def entries_of(
 
 
 def owners_of(states: Sequence[ReleaseProgress | None]) -> Owners:
-    """Return how many owners the states know, which may not hold yet."""
+    """Return how many owners there are: when they have just grown, not all states know it yet."""
     known = [Owners(one.owners, one.grown) for one in states if one is not None]
     return max(known, key=lambda one: one.number, default=Owners(max(1, len(states))))
 
@@ -313,7 +323,7 @@ def generations_in(settings: Settings) -> dict[str, int]:
     return {config.name: config.generation for config in settings.histograms}
 
 
-# Generations that may count the same event, and its stream key if that is a declared one.
+# Generations that may count one event, and the stream key of that event if it is a declared one.
 _Group = tuple[list["Entry"], str | None]
 # With more combinations than this, an event is assumed to count in everything.
 _CHOICES_MAX = 4_096
@@ -322,7 +332,10 @@ _CHOICES_MAX = 4_096
 def total_of(
     unit: str, workers: Sequence[tuple[Sequence[Entry], Owners]]
 ) -> Total | None:
-    """Return the joint total of workers on the same events; None if empty or of mixed units."""
+    """Return the joint total of workers on the same events; None if empty or of mixed units.
+
+    A worker is its generations and its owner partitions; `unit` is "event" or "user".
+    """
     published = [
         ([entry for entry in entries if entry.pieces], owners)
         for entries, owners in workers
@@ -330,7 +343,7 @@ def total_of(
     everything = list(chain(*(entries for entries, _ in published)))
     if not everything or any(entry.life.unit != unit for entry in everything):
         return None
-    # Users, or too many combinations: take everything.
+    # For users, or with too many combinations, all that was published counts.
     groups: list[_Group] = [(everything, None)]
     if unit == "event":
         by_worker = [
@@ -378,7 +391,10 @@ def _unlike(entries: Sequence[Entry], unit: str) -> list[Entry]:
 def person_loss(
     entries: Sequence[Entry], unit: str, owners: Owners
 ) -> tuple[Span, ...]:
-    """Return one person's loss from the generations that have not ended, or else from all."""
+    """Return one person's loss from the generations that have not ended, or from all if all have.
+
+    It is empty if nothing was published, or something that protects another unit.
+    """
     published = [entry for entry in entries if entry.pieces]
     if not published or _unlike(entries, unit):
         return ()
@@ -404,18 +420,18 @@ def _payers_of_an_event(entries: Sequence[Entry], owners: Owners) -> list[_Group
             # The event has a stream key and an owner partition per field.
             partitions = [None]
         elif key is not None:
-            # The key may have moved between these when there came to be more owners.
+            # Its partition now, and those where it was when there were fewer owners.
             partitions = [owner_of(key, number) for number in owners.numbers]
         for owner in partitions:
             served.setdefault((owner, serving), key)
     groups: dict[frozenset[int], str | None] = {}
     for (owner, serving), key in served.items():
         for group in _at_one_time(entries, serving, owner):
-            groups[group] = key
+            groups[group] = key  # the last of several keys
     if not groups:
         # No declared key lies with the owners that have published: take everything.
         groups[frozenset(range(len(entries)))] = None
-    # Of equally large ones, the last is stated.
+    # Newest generations first: of equal losses the first is stated.
     return [
         ([entries[i] for i in sorted(group)], groups[group])
         for group in sorted(groups, key=sorted, reverse=True)
@@ -446,7 +462,10 @@ def _at_one_time(
 
 
 def _counted(charge: Charge, cost: PrivacyCost, *, worker: bool = False) -> Counted:
-    """Return a part of a total; `worker`: also name the worker, as several are added up."""
+    """Return `charge`, of which an event or user pays `cost`, as a part of a total.
+
+    `worker`: also name the worker, as several are added up.
+    """
     return Counted(
         histogram=charge.histogram,
         generation=charge.generation,
@@ -501,13 +520,13 @@ def _rho_left(
 
     `paid` is what one event or user pays in it.
     """
-    low = 0.0
-    high = 1e4
     if not ceiling.holds(fullest.epsilon):
         return 0.0
+    low = 0.0
+    high = 1e4  # more than any ceiling allows
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        # Known only as zCDP, so it has no useful pure epsilon.
+        # It is known as zCDP only: an epsilon this large never helps to compose it as a pure one.
         more = PrivacyCost(middle, 1e9, 0.0)
         if ceiling.holds(epsilon_at([*paid, more], ceiling.delta)):
             low = middle
@@ -525,8 +544,7 @@ def _next(
     """Yield the next epoch of every histogram that has begun, as if it were charged now."""
     for config in settings.histograms:
         if config.charged_once:
-            # It is charged once: nothing more begins.
-            continue
+            continue  # nothing more begins
         lives = (state.histograms.get(config.name) for state in stored)
         ticks = [
             life.next
@@ -544,13 +562,13 @@ def _next(
         charge = next(
             charge for charge in charges if charge.generation_id == generation
         )
-        held = ceiling.fullest(charges, *charge.span(epoch), locate=True)
+        fullest = ceiling.fullest(charges, *charge.span(epoch), locate=True)
         yield NextEpoch(
             histogram=config.name,
             epoch=epoch,
             begins=_finite(charge.span(epoch)[0]),
-            epsilon=held.epsilon,
-            fits=ceiling.holds(held.epsilon),
+            epsilon=fullest.epsilon,
+            fits=ceiling.holds(fullest.epsilon),
         )
 
 
@@ -568,7 +586,11 @@ def budget_of(
     states: Sequence[ReleaseProgress | None] | None,
     other_charges: Sequence[Charge] = (),
 ) -> Budget:
-    """Return a worker's spending; `states` are from `read_states`, `other_charges` of others."""
+    """Return a worker's spending.
+
+    `states` are those of its owner partitions, each None before its first record; None without a
+    topic for them. `other_charges` are those of other workers on the same events.
+    """
     entries = entries_of(states or (), settings)
     owners = owners_of(states or ())
     unit = settings.privacy.unit
@@ -604,21 +626,24 @@ def budget_of(
 
 
 def budget_of_all(
-    all_: Sequence[
+    workers: Sequence[
         tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[Charge]]
     ],
 ) -> AllBudgets:
-    """Return the budgets of workers on the same events: (settings, states, other charges)."""
-    unit = all_[0][0].privacy.unit
+    """Return the budgets of workers on the same events; a worker has the arguments of `budget_of`.
+
+    The first one's settings say what is protected.
+    """
+    unit = workers[0][0].privacy.unit
     entries = {
         settings.worker.name: (
             entries_of(states or (), settings),
             owners_of(states or ()),
         )
-        for settings, states, _ in all_
+        for settings, states, _ in workers
     }
     return AllBudgets(
-        workers=tuple(budget_of(*one) for one in all_),
+        workers=tuple(budget_of(*worker) for worker in workers),
         unit=unit,
         total=total_of(unit, list(entries.values())),
         not_in_total=tuple(
@@ -635,10 +660,10 @@ def _generation(entry: Entry) -> Generation:
     period = period_of(life)
     charged = None
     if epochs:
-        begun = entry.charged.times
-        found = compose([entry.charged])
+        cost = entry.charged
+        joint = compose([cost])
         charged = Charged(
-            epochs=begun, rho=found.rho, epsilon=found.epsilon, delta=found.delta
+            epochs=cost.times, rho=joint.rho, epsilon=joint.epsilon, delta=joint.delta
         )
     return Generation(
         generation=life.generation,
@@ -673,10 +698,10 @@ def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
         piece for piece in entry.pieces if piece.first <= end and piece.last >= begin
     ]
     windows: Sequence[int | None] = windows_of(entry.life, grid) or (None,)
-    # Without epochs, ids are those of all periods.
-    named = epoch if windows == (None,) else 1
+    # Without epochs, snapshots have epoch 1 in their ids, whatever the period of users.
+    epoch_in_id = epoch if windows == (None,) else 1
     ids = (
-        series_id(piece.life.description, piece.first, named, window)
+        series_id(piece.life.description, piece.first, epoch_in_id, window)
         for window in windows
         for piece in inside
     )

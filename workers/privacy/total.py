@@ -2,6 +2,7 @@
 
 A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge`
 adds its histogram, stream keys and epochs; `charges_by_key` decides which charges one event pays.
+A generation is one set of settings of a histogram: each begins anew, and is charged anew.
 Streams may react to published results, so all of this is adaptive composition. A cost's `failures`
 are the named parts of its delta (discovery, numerical); the rest of delta converts rho.
 
@@ -189,10 +190,12 @@ def _sum(values: Iterable[tuple[float, int]]) -> float:
     )
 
 
+# The failure "sampling": noise is not drawn from exactly its law.
 NUMERICAL = "numerical"
-# Far above the floating-point error in an exponent of this size.
+# Both outward, and far above the floating-point error of exp up to the largest exponent.
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
+# exp overflows soon after.
 _LARGEST_EXPONENT = 700.0
 
 
@@ -204,10 +207,10 @@ def group_loss(
 ) -> tuple[float | None, float]:
     """Return (epsilon, delta) for a person with `events` events (or user ids) in every epoch.
 
-    All `costs` and `endless` ones, at least one in all, count every event. `endless` ones have no
-    end of an epoch, and samples none either, so the events of all `epochs` count together. The
-    module says how the loss grows. Return (None, 1) without a guarantee, the figures of `compose`
-    for one event and epoch. Raise ValueError if `events` is below 1.
+    All `costs` and `endless` ones, at least one in all, count every event. The epochs of `endless`
+    ones have no end, so there the events of all `epochs` count together, as they do in a sample.
+    The module says how the loss grows; for one event in one epoch it is that of `compose`. Return
+    (None, 1) if there is no guarantee. Raise ValueError if `events` is below 1.
     """
     if events < 1:
         raise ValueError(f"events = {events}: must be at least 1")
@@ -218,20 +221,18 @@ def group_loss(
         return joint.epsilon, joint.delta
     counted = [_Counted(cost, events, in_all) for cost in costs]
     counted += [_Counted(cost, in_all, in_all) for cost in endless]
-    # Two ways: sum the pure epsilons and compose the others in zCDP, or compose all.
-    epsilon, delta = _composed_events([one for one in counted if not one.cost.pure])
-    pure = [one for one in counted if one.cost.pure]
-    failures = sum(
-        one.cost.times * _failures(one, one.cost.epsilon * one.events) for one in pure
-    )
+    # One way: compose those that are not pure in zCDP, and add the epsilons of the pure ones.
+    pure = [part for part in counted if part.cost.pure]
+    epsilon, delta = _composed_events([part for part in counted if not part.cost.pure])
     if epsilon < math.inf:
-        epsilon = _sum(
-            [
-                (epsilon, 1),
-                *((one.cost.epsilon, one.events * one.cost.times) for one in pure),
-            ]
-        )
+        of_pure = [(part.cost.epsilon, part.events * part.cost.times) for part in pure]
+        epsilon = _sum([(epsilon, 1), *of_pure])
+    failures = sum(
+        part.cost.times * _failures(part, part.cost.epsilon * part.events)
+        for part in pure
+    )
     apart = epsilon, float_up(min(Fraction(delta) + failures, Fraction(1)))
+    # The other: compose all of them.
     ways = (apart, _composed_events(counted))
     sound = [
         (epsilon, delta) for epsilon, delta in ways if delta < 1 and epsilon < math.inf
@@ -240,19 +241,22 @@ def group_loss(
 
 
 class _Counted(NamedTuple):
-    """A cost, and how many of a person's events an epoch of it counts, and a sample may hold."""
+    """A cost, and a person's events: `events` count in each epoch, `in_sample` may be in a sample.
+
+    The sample, if any, is the one on which bounds were chosen: it may hold all of them.
+    """
 
     cost: PrivacyCost
     events: int
-    in_all: int
+    in_sample: int
 
     @property
     def rho(self) -> Fraction:
-        """The cost of all epochs, and of the sample, for the person."""
+        """The cost of all epochs, and of the sample, for the person: it grows with the square."""
         of_sample = Fraction(self.cost.sample_rho)
         epochs = self.cost.times * self.cost.together
         of_epochs = (Fraction(self.cost.rho) - of_sample) * epochs
-        return of_epochs * self.events**2 + of_sample * self.in_all**2
+        return of_epochs * self.events**2 + of_sample * self.in_sample**2
 
 
 def conversion_delta(costs: Sequence[PrivacyCost]) -> float:
@@ -263,12 +267,15 @@ def conversion_delta(costs: Sequence[PrivacyCost]) -> float:
 
 @memoized(maxsize=1 << 12)
 def group_failure(probability: float, rho: float, events: int) -> float:
-    """Return p_k, rounded up, at most 1; `probability` is p and `rho` the cost of one event."""
+    """Bound a failure's probability for a person with k = `events`: p_k of the module, rounded up.
+
+    For one event it has this `probability`, p; `rho` is the cost of one event.
+    """
     total = Fraction(probability)
     for i in range(1, events):
         if total >= 1 or probability == 0:
             break
-        total += Fraction(_shifted(probability, i * i * rho))
+        total += Fraction(_shifted(probability, rho=i * i * rho))
     return float_up(min(total, Fraction(1)))
 
 
@@ -285,8 +292,9 @@ def stated_cost(
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
     config = MECHANISMS.get(mechanism)
     gaussian = config is not None and config.about.gaussian
-    # The stated epsilon has nine digits: this subtracts far more than that is off.
+    # Epsilon is stated with nine digits, so this delta is off, by far less than is subtracted.
     conversion = delta_of(rho, epsilon, gaussian=gaussian) * (1 - 1e-8)
+    # Of delta: what the conversion of rho does not need.
     rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
     if gaussian:
         # With a known domain, all of delta converts rho.
@@ -308,7 +316,8 @@ def stated_cost(
         return PrivacyCost(rho, epsilon, delta, failures=((name, delta),), pure=True)
     # If epsilon is pure, all of the rest may be sampling error; a snapshot does not say so.
     may_be_pure = config is not None and config.about.may_be_pure
-    is_for_discovery = abs(rest / delta - 0.5) < 0.01  # which takes half of delta
+    # Discovery, where there is any, takes half of delta.
+    is_for_discovery = abs(rest / delta - 0.5) < 0.01
     sampling = rest if may_be_pure and not is_for_discovery else numerical
     return PrivacyCost(
         rho,
@@ -333,49 +342,50 @@ def _composed_events(counted: Sequence[_Counted]) -> tuple[float, float]:
 
 
 def _failures(counted: _Counted, epsilon: float) -> Fraction:
-    """Return how probable it is that one epoch's guarantee fails for a person with its events.
+    """Bound how probable it is that one epoch's guarantee fails for a person with its events.
 
-    That is, of the module, all p_k and the growth of sampling. `epsilon` is the person's, with all
-    events: it decides how far sampling errors grow.
+    That is the sum of p_k over the named failures, and sampling errors as they grow, of the module.
+    `epsilon` is the person's, with all events: it decides how far sampling errors grow.
     """
     cost = counted.cost
     events = counted.events
     total = Fraction(0)
-    # Where epochs share noise, one's tests see what was done in others.
+    # Where epochs share noise, a test in one of them sees what was done in others.
     rho = cost.rho if cost.overlap == 1 else float_up(cost.rho_charged)
     for name, probability in cost.failures:
         if name == NUMERICAL:
-            total += (
-                Fraction(probability)
-                * events
-                * Fraction(_samplers(cost.epsilon, epsilon))
-            )
+            growth = Fraction(_sampling_growth(cost.epsilon, epsilon))
+            total += Fraction(probability) * events * growth
         else:
             total += Fraction(group_failure(probability, rho, events))
     return min(total, Fraction(1))
 
 
-def _samplers(of_event: float, of_person: float) -> float:
-    """Return by how much an event's sampling error grows: from its epsilon to the person's."""
+def _sampling_growth(of_event: float, of_person: float) -> float:
+    """Return the factor of an event's sampling error, given its epsilon and the person's."""
     if of_person > _LARGEST_EXPONENT:
-        return 1e300
+        return 1e300  # no guarantee is left
     grown = (1 + math.exp(of_person)) / (1 + math.exp(of_event))
     return max(1.0, grown * (1 + _MARGIN))
 
 
 def _shifted(probability: float, rho: float) -> float:
-    """Bound a probability after a shift that costs rho: g of the module, rounded up."""
-    # The exponent is least near the order sqrt(unlikely / rho); an integer beside it is taken.
-    unlikely = -math.log(probability)
-    best = math.sqrt(unlikely / rho) if rho > 0 else math.inf
-    if not best < 1e15:
-        # Keeps the order a float; the bound is p up to the margin.
-        best = 1e15
+    """Bound a probability p after a shift that costs rho: g of the module, rounded up.
+
+    g is the least of exp((a - 1) rho - (1 - 1/a) ln(1/p)) over integer orders a.
+    """
+    log_inverse = -math.log(probability)
+    # The exponent is least at this order; an integer beside it is taken.
+    best = math.sqrt(log_inverse / rho) if rho > 0 else math.inf
+    # An order that floats still tell from the next; there the bound is p up to the margin.
+    best = min(best, 1e15)
     orders = {max(2, math.floor(best)), max(2, math.ceil(best))}
-    exponent = min((order - 1) * rho - (1 - 1 / order) * unlikely for order in orders)
+    exponent = min((a - 1) * rho - (1 - 1 / a) * log_inverse for a in orders)
     return min(1.0, math.exp(min(exponent, 0.0)) * (1 + _MARGIN) * _OUTWARD)
 
 
+# For each of these numbers of events an epoch, and for each of the spans DAYS (None: an epoch), the
+# loss of one person is stated.
 EVENTS = (1, 2, 5, 10, 50)
 DAY_MS = 86_400_000
 _WEEK_MS = 7 * DAY_MS
@@ -389,13 +399,13 @@ EVER = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """The cost of one epoch of a generation, and its charged epochs; none if `last` < `first`.
+    """The cost of one epoch of a generation, and its charged epochs, from `first` to `last`.
 
-    `epoch_ms` is None if unbounded, and without epochs (`never`), where the cost is charged once,
-    ever; epoch 1 starts at `start_ms`; `identity` is unique among the worker's generations.
-    `key_field` is the field of the stream key, `keys` are those served (None: any). An unbounded
-    epoch that has ended covers the ticks of [began_ms, ended_ms): nothing that it published depends
-    on an event that counted in another tick.
+    None is charged if `last` < `first`. Epoch 1 starts at `start_ms`. `epoch_ms` is None if an
+    epoch has no end, and without epochs (`never`), where the cost is charged once, ever: then its
+    ticks lie in [began_ms, ended_ms), and nothing that it published depends on an event elsewhere.
+    `identity` is unique among the worker's generations. `key_field` is the field of the stream key,
+    `keys` are those served (None: any).
     """
 
     cost: PrivacyCost
@@ -437,7 +447,7 @@ class Charge:
         return begin, begin + self.epoch_ms
 
     def within(self, begin: int, end: int) -> range:
-        """Return the charged epochs that overlap [begin, end)."""
+        """Return the numbers of the charged epochs that overlap [begin, end), ms."""
         if self.epoch_ms is None:
             overlaps = self.began_ms < end and begin < self.ended_ms
             return range(self.first, self.last + 1 if overlaps else self.first)
@@ -521,7 +531,7 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
 
 def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
     """Return the losses over a span of `days` (None: an epoch), for each number in EVENTS."""
-    epochs, paid = _paid(groups, days)
+    epochs, paid = _costs_over(groups, days)
     losses = tuple(_loss(paid, events, epochs) for events in EVENTS)
     lack_epochs = [charge.never for charge in chain(*groups)]
     without_epochs: Literal["all", "some", "none"] = "none"
@@ -541,16 +551,20 @@ def _weekly(groups: Sequence[Sequence[Charge]], days: int | None) -> Loss | None
     lengths = [charge.epoch_ms for charge in chain(*groups) if charge.epoch_ms]
     if not lengths:
         return None
+    # Events in the longest epoch, and weeks, which are the most epochs with an event.
     in_epoch = -(-max(lengths) // _WEEK_MS)
     weeks = 1 if days is None else -(-days * DAY_MS // _WEEK_MS)
-    epochs, paid = _paid(groups, days, at_most=weeks)
+    epochs, paid = _costs_over(groups, days, at_most=weeks)
     return _loss(paid, in_epoch, epochs)
 
 
-def _paid(
+def _costs_over(
     groups: Sequence[Sequence[Charge]], days: int | None, *, at_most: int | None = None
 ) -> tuple[int, list["_Paid"]]:
-    """Return the most epochs of any charge in `days`, and what each group costs over them."""
+    """Return the most epochs of any charge in `days`, and what each group costs over them.
+
+    `at_most` limits the epochs in which the person has events (None: all).
+    """
     charges = list(chain(*groups))
     epochs = max(_epochs(charge, days, at_most) for charge in charges)
     return epochs, [_Paid.of(group, days, charges, at_most) for group in groups]
@@ -558,7 +572,7 @@ def _paid(
 
 def _loss(paid: Sequence["_Paid"], events: int, epochs: int) -> Loss:
     """Return the loss of a person with `events` events in each of so many epochs."""
-    epsilon, delta = _most(paid, events, epochs)
+    epsilon, delta = _mixed_loss(paid, events, epochs)
     void = is_void(epsilon, delta)
     return Loss(events=events, epsilon=epsilon, delta=delta, void=void)
 
@@ -580,15 +594,15 @@ class _Paid(NamedTuple):
         cls,
         group: Sequence[Charge],
         days: int | None,
-        every: Iterable[Charge],
+        charges: Iterable[Charge],
         at_most: int | None,
     ) -> Self:
         """Return what a group costs over `days`, for all its epochs there or at most `at_most`.
 
-        The samples of the other charges in `every` are paid for as well.
+        The samples of the other charges, of all groups, are paid for as well.
         """
         costs = []
-        others = dict.fromkeys(charge for charge in every if charge not in group)
+        others = dict.fromkeys(charge for charge in charges if charge not in group)
         endless = samples_of(charge.cost for charge in others)
         for charge in group:
             if charge.epoch_ms is None:
@@ -603,13 +617,13 @@ class _Paid(NamedTuple):
         return [*self.costs, *self.endless]
 
 
-def _most(
+def _mixed_loss(
     groups: Sequence[_Paid], events: int, epochs: int
 ) -> tuple[float | None, float]:
     """Bound the loss of a person whose `events` an epoch are spread over the groups in any way."""
-    costs = list(chain(*(group.all for group in groups))) if len(groups) > 1 else []
+    mixed = len(groups) > 1 and events * epochs > 1
     # A mixture is Gaussian only if every cost is.
-    if not all(cost.gaussian for cost in costs) and events * epochs > 1:
+    if mixed and not all(cost.gaussian for group in groups for cost in group.all):
         groups = [
             _Paid(
                 [replace(cost, gaussian=False) for cost in group.costs],
@@ -623,8 +637,9 @@ def _most(
     epsilons = [epsilon for epsilon, _ in losses]
     deltas = [delta for _, delta in losses]
     delta = max(deltas)
-    if events * epochs > 1 and len(groups) > 1:
-        # A mixture converts one group's part of delta, and its failures are at most the largest.
+    if mixed:
+        # A mixture converts rho at one group's part of delta, and its failures, the rest of delta,
+        # are at most the largest of any group.
         converted = [conversion_delta(group.all) for group in groups]
         failures = max(
             bound - part for bound, part in zip(deltas, converted, strict=True)
@@ -697,18 +712,19 @@ def _cell(loss: Loss) -> str:
 def total_of(charges: Sequence[Charge]) -> Total:
     """Return the total of the stream key that pays most; for users, of all histograms."""
     unit = charges[0].unit
-    names = dict[frozenset[int], str | None]()
+    # A stream key for every set of charges, by index, that an event may pay.
+    key_of = dict[frozenset[int], str | None]()
     if unit == "event":
-        # Name a set of charges after the first declared key that pays it.
-        unknown, *declared = charges_by_key(charges)
-        for key, paid in (*declared, unknown):
+        # Of several keys, name the first declared one; undeclared keys have no name.
+        undeclared, *declared = charges_by_key(charges)
+        for key, paid in (*declared, undeclared):
             if paid:
-                names.setdefault(paid, key)
-    if len(names) <= 1:
-        names = {frozenset(range(len(charges))): None}
-    groups = [[charges[i] for i in sorted(paid)] for paid in names]
+                key_of.setdefault(paid, key)
+    if len(key_of) <= 1:
+        key_of = {frozenset(range(len(charges))): None}
+    groups = [[charges[i] for i in sorted(paid)] for paid in key_of]
     costs = []
-    for paid in names:
+    for paid in key_of:
         others = (charge.cost for i, charge in enumerate(charges) if i not in paid)
         costs.append([*(charges[i].cost for i in sorted(paid)), *samples_of(others)])
     worst, joint = worst_group(costs)
@@ -721,7 +737,7 @@ def total_of(charges: Sequence[Charge]) -> Total:
         **structs.asdict(joint) | {"epsilon": epsilon},
         unit=unit,
         histograms=tuple(one.histogram for one in groups[worst]),
-        key=list(names.values())[worst],
+        key=list(key_of.values())[worst],
         warnings=tuple(cautions(once.epsilon, once.delta, unit)),
         person=person,
     )
@@ -748,9 +764,10 @@ def worst_group(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]
     delta = max(map(total_delta, groups))
     joint = [compose(group, delta) for group in groups]
 
-    def size(i: int) -> tuple[float, float]:
+    def loss(i: int) -> tuple[float, float]:
         epsilon = joint[i].epsilon
+        # No guarantee is the largest loss.
         return math.inf if epsilon is None else epsilon, joint[i].rho
 
-    worst = max(range(len(joint)), key=size)
+    worst = max(range(len(joint)), key=loss)
     return worst, joint[worst]

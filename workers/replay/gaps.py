@@ -34,7 +34,11 @@ class Gap:
 
 
 class EventTimes:
-    """The times that have events, as intervals with their numbers of events."""
+    """The times that have events, as intervals with their numbers of events.
+
+    Times are joined unless they are further apart than EMPTY_TICKS_TOLD of the shortest tick: only
+    such gaps are of interest, so that a few intervals describe any number of events.
+    """
 
     def __init__(self, histograms: Sequence[HistogramConfig]) -> None:
         self._least_ms = EMPTY_TICKS_TOLD * min(config.tick_ms for config in histograms)
@@ -88,7 +92,8 @@ class EventTimes:
 
 
 def empty_ticks(gap: Gap, config: HistogramConfig) -> int:
-    """Return how many whole ticks of a histogram a gap has, from its `start` on."""
+    """Return how many whole ticks of a histogram a gap has, from the setting `start` on."""
+    # The first empty tick follows that of the event; one before `start` lies before the first tick.
     start = max(gap.start_ms, config.start_ms - 1)
     first = (start - config.start_ms) // config.tick_ms + 1
     return max((gap.end_ms - config.start_ms) // config.tick_ms - first, 0)

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, ClassVar
 
 SAME_PRESS_S = 1.0
+# With their default handlers.
 HANDLED_SIGNALS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
@@ -22,32 +23,36 @@ HANDLED_SIGNALS: dict[signal.Signals, Any] = {
 
 
 class Interrupts:
-    """Context in which Ctrl-C raises KeyboardInterrupt, except within `deferred`; contexts nest.
+    """Context in which Ctrl-C and SIGTERM raise KeyboardInterrupt, after the step in `deferred`.
 
     `pressed` is the first signal, or None; after a second (`insisted`), callers do nothing more.
+    A context within another is that one: `with` gives the outer one, and only it ends the handling.
     """
 
     _active: ClassVar[Interrupts | None] = None
 
     def __init__(self) -> None:
-        # Whether signals wait for the end of the step, and one does.
-        self._deferring = self._pending = False
-        # When the first one came.
+        # Whether signals wait for the end of a step, and whether one does.
+        self._deferring = False
+        self._pending = False
+        # When the first one came, by the monotonic clock.
         self._first_s = 0.0
         # Those whose handlers this context has replaced.
         self._installed: list[signal.Signals] = []
         self.pressed: signal.Signals | None = None
         self.insisted = False
 
-    def __enter__(self) -> Interrupts:  # noqa: PYI034 (it may be another one, that of the block around)
-        # Leave signals alone in other threads, and those that are ignored (background jobs).
+    def __enter__(self) -> Interrupts:  # noqa: PYI034 (it may be that of the block around)
+        """Take over the signals; within another context return that one and take over nothing."""
+        # Python handles signals in the main thread only.
         if threading.current_thread() is not threading.main_thread():
             return self
         if Interrupts._active is not None:
             return Interrupts._active
         Interrupts._active = self
-        for number, usual in HANDLED_SIGNALS.items():
-            if signal.getsignal(number) is usual:
+        for number, default in HANDLED_SIGNALS.items():
+            # Leave alone what someone else handles, or a background job ignores.
+            if signal.getsignal(number) is default:
                 self._installed.append(number)
                 signal.signal(number, self._press)
         return self

@@ -1,10 +1,13 @@
 """Replay past events through the worker's core without Kafka. For the operator: exact data.
 
-Like the worker, it has one `Intake` per source partition; a single owner partition serves all. Time
-comes from the data alone: a tick is released when the time of every source partition has passed it,
-and the end of the input closes the last one. From the same records and mechanism ids, a worker
-produces the same output to the byte, with one exception: at the end of a partition, a worker also
-closes ticks by the clock, so an event that arrives after that counts in a later tick there.
+Like the worker, it has one `Intake`, which bounds and sums events, per source partition; a single
+owner partition publishes all stream keys, from the sums that a `Merge` collects. A lane is a way to
+bound and sum events by tick, for all histograms with equal bounds. Time comes from the data alone,
+as the watermark, before which no event counts any more: a tick is released when that of every
+source partition has passed it, and the end of the input closes the last one. From the same records
+and mechanism ids, a worker produces the same output to the byte, with one exception: at the end of
+a partition, a worker also closes ticks by the clock, so an event that arrives after that counts in
+a later tick there.
 
 The mechanism ids are separate ("replay"), so a backtest never draws production's noise. The same
 input, settings and key give the same bytes on every machine.
@@ -68,7 +71,10 @@ class ReplayMerge(Merge):
                 )
 
     def end_of_input(self, until_ms: int | None = None) -> None:
-        """Also complete every lane's tick that holds the watermark, if it ends by `until_ms`."""
+        """Also complete every lane's tick that holds the watermark, if it ends by `until_ms`.
+
+        It ends after the watermark, so the worker would still keep it open.
+        """
         if (complete := self.complete_ms) is None:
             return
         self._ends = {}
@@ -85,7 +91,8 @@ class ReplayMerge(Merge):
 class ReplayHistogram(Histogram):
     """Histogram that stores nothing, and makes snapshots only if `written`.
 
-    `observe` is called with every released tick, while the exact `columns` are those of that tick.
+    `observe` is called with every released tick of every series (a series: the counts since an
+    epoch began, or a window), while the exact `columns` are those of that tick.
     """
 
     observe: Callable[[ReleasedTick], object] | None = None
@@ -97,28 +104,34 @@ class ReplayHistogram(Histogram):
         self.carried = rows
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
-        of_series = self.advance(parts)
+        """Release the next tick, of these contributions; return its snapshots."""
+        released = self.advance(parts)  # by series
         if self.observe is not None:
-            for shown in of_series:
-                self.observe(shown)
+            for tick in released:
+                self.observe(tick)
         if not self.written:
             return iter(())
-        return chain.from_iterable(map(self.snapshots, of_series))
+        return chain.from_iterable(map(self.snapshots, released))
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
-        """Yield the snapshots of every part: a worker has at most one of a key in a partition."""
+        """Yield the snapshots of a tick, with `split` those of every part of a stream key's items.
+
+        In a worker the parts lie with different owners, each of which releases only its own.
+        """
         release = tick.release
         if tick.parts == 1 or isinstance(release, Answers):
             yield from super().snapshots(tick)
             return
         parts = parts_of(self._tags(release), tick.parts)
         for part in range(tick.parts):
-            some = _select(release, np.flatnonzero(parts == part))
-            of_keys = dict.fromkeys(self._keys, part)
-            yield from self._snapshots(replace(tick, release=some), of_keys.__getitem__)
+            of_part = _select(release, np.flatnonzero(parts == part))
+            part_of = dict.fromkeys(self._keys, part)
+            yield from self._snapshots(
+                replace(tick, release=of_part), part_of.__getitem__
+            )
 
     def _tags(self, release: Release | Items) -> Tags:
-        """Return the keyed tags of the items of a release, which decide their parts."""
+        """Return the items' tags, keyed hashes of (stream key, label): they decide the parts."""
         if isinstance(release, Release):
             return self._state.ledger.tags[release.rows]
         tags = np.empty((len(release.keys), 2), dtype=np.uint64)
@@ -133,7 +146,7 @@ class ReplayHistogram(Histogram):
         return self._state.sums(number)
 
     def forget(self) -> None:
-        """Discard the changes that a worker would store."""
+        """Discard the changes that a worker would store, so that memory does not grow with them."""
         self._deletions = []
         self._stored_keys = len(self._keys)
         self._state.changed()
@@ -141,7 +154,7 @@ class ReplayHistogram(Histogram):
 
 
 def _select(release: Release | Items, rows: Rows) -> Release | Items:
-    """Return a release of some of its rows."""
+    """Return a release of the items in some of its `rows`, counted from 0."""
     counts = release.counts[rows]
     if isinstance(release, Release):
         sums = release.sums
@@ -168,12 +181,15 @@ class Rejected(NamedTuple):
 class Summary:
     """Totals of a replay. Exact.
 
-    `late` are `events` (valid, within the time range) dated further back than `grace` allows;
-    `moved` those, by histogram, whose tick was closed, so that they count in a later one;
-    `outside` lie outside the range; `rejects` are by reason, `first_rejects` the first hundred.
-    `ticks` counts released ticks of all histograms; `position` is progress in the source and
-    `total` its length (None: unknown). `partial`: stopped before the end, with whole ticks only.
-    `times` tells when there were events.
+    events      valid ones, within the time range; from `first_ms` to `last_ms`
+    late        of these, those dated further back than `grace` allows
+    moved       of these, by histogram, those whose tick was closed: they count in a later one
+    outside     events outside the range
+    rejects     by reason; `first_rejects` are the first hundred
+    ticks       released ones, of all histograms
+    position    progress in the source; `total` is its length (None: unknown)
+    partial     stopped before the end, with whole ticks only
+    times       when there were events
     """
 
     events: int = 0
@@ -206,7 +222,7 @@ def fresh_histograms(
     )
 
 
-#: Takes every snapshot, ordered by tick, then histogram; None: none is made.
+#: Takes every snapshot, ordered by tick, then histogram; None: no snapshot is made.
 Write = Callable[[Snapshot], object] | None
 Progress = Callable[[Summary], object]
 
@@ -235,10 +251,11 @@ class Offline:
         after_tick: Callable[[Summary], object] | None = None,
         merge: Merging | None = None,
     ) -> None:
-        """Take fresh histograms of any settings with the `[events]` of `settings`.
+        """Take fresh `histograms`, of any settings that have the `[events]` of `settings`.
 
-        `may_stop`, called between released ticks, may raise KeyboardInterrupt. `after_tick` follows
-        every tick of a lane; if it raises, `write` does not get the ticks of the last few seconds.
+        `write` takes their snapshots (None: none are made). `may_stop`, called between released
+        ticks, may raise KeyboardInterrupt. `after_tick` follows every tick of a lane; if it raises,
+        `write` does not get the ticks of the last few seconds.
         `merge` receives the contributions (None: a local `ReplayMerge`).
         """
         self.histograms = histograms
@@ -249,6 +266,7 @@ class Offline:
         self._write = write
         self._may_stop = may_stop or (lambda: None)
         self._after_tick = partial(after_tick or (lambda summary: None), self.summary)
+        # A histogram with sums has a second lane.
         of_all = (lane for one in histograms for lane in (one.lane, one.sum_lane))
         lanes = list(dict.fromkeys(lane for lane in of_all if lane is not None))
         number = source.partitions
@@ -258,11 +276,14 @@ class Offline:
             Intake(lanes, grace_ms, key, count_lane_of=count_lane_of)
             for _ in range(number)
         ]
+        # `begins` may be empty.
         for intake, watermark in zip(self._intakes, source.begins, strict=False):
             intake.restore(watermark, None)
+        # By source partition: the number of its next message to the only owner.
         self._sequences = [[0] for _ in range(number)]
         merge = merge or ReplayMerge(histograms, key=key, sources=number, owners=1)
         self._merge: Merging = merge
+        # Of the next message, as if all were in one topic.
         self._offset = 0
         self._begun = time.perf_counter()
         for histogram in histograms:
@@ -271,9 +292,10 @@ class Offline:
     def add(self, batch: EventBatch) -> None:
         """Count a batch and release completed ticks, without waiting for ended partitions."""
         self._note(batch)
-        self._intakes[batch.partition].add(batch.events, came_late=batch.came_late)
-        self._intakes[batch.partition].advance_to(batch.watermark)
-        for lane, (_, late) in self._intakes[batch.partition].take_counted().items():
+        intake = self._intakes[batch.partition]
+        intake.add(batch.events, came_late=batch.came_late)
+        intake.advance_to(batch.watermark)
+        for lane, (_, late) in intake.take_counted().items():
             for histogram in self.histograms:
                 if histogram.lane == lane:
                     self.summary.moved[histogram.name] += late
@@ -287,6 +309,7 @@ class Offline:
         """Close the last ticks at the end of the input, and release them."""
         last = self.summary.last_ms
         if last is not None:
+            # No partition has further events, so the latest time of any holds for all.
             for partition, intake in enumerate(self._intakes):
                 intake.advance_to(last)
                 self._commit(partition, ending=True)
@@ -319,7 +342,7 @@ class Offline:
         if not ending and not intake.has_closed_tick():
             return False
         if self._until is not None and intake.watermark is not None:
-            # Its source stops there.
+            # The source stops there, so nothing after it is complete.
             intake.watermark = min(intake.watermark, self._until)
         messages = intake.take_messages(
             source=partition,
@@ -335,12 +358,15 @@ class Offline:
         return True
 
     def _commit_ended(self, ended: frozenset[int]) -> None:
-        """Advance ended partitions with the open ones, so that no tick waits for them."""
-        marks = [
+        """Advance ended partitions to the least watermark of open ones: no tick waits for them.
+
+        An open partition without a watermark may still have events of any time.
+        """
+        watermarks = [
             intake.watermark for p, intake in enumerate(self._intakes) if p not in ended
         ]
-        least = min((mark for mark in marks if mark is not None), default=None)
-        if least is None or None in marks:
+        least = min((time for time in watermarks if time is not None), default=None)
+        if least is None or None in watermarks:
             return
         for partition in ended:
             self._intakes[partition].advance_to(least)
@@ -374,9 +400,10 @@ def replay(
 
     Ctrl-C waits for whole batches. What a caller does afterwards, in an `Interrupts` context around
     this call, is not interrupted by it, so that results are written; a second Ctrl-C is raised.
-    `progress` is called after every batch, `after_tick` after
-    every tick of a lane: only there may KeyboardInterrupt leave a batch (None: between released
-    ticks). `histograms` are fresh (None: those of `settings`); `merge` as in `Offline`.
+    `progress` is called after every batch. `after_tick` is called after every tick of a lane, and
+    only it may end a batch early, by KeyboardInterrupt; without it a batch may end after any
+    release. `histograms` are fresh (None: those of `settings`). `merge` takes what the events add
+    up to (None: it is released here).
     """
     histograms = histograms or fresh_histograms(settings, key)
     with Interrupts() as interrupts, infrequent_gc():

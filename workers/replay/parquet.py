@@ -67,11 +67,12 @@ from workers.runtime.errors import SettingsError
 from workers.settings.settings import ALL_STREAM_KEY, Settings
 from workers.settings.times import TIME_MAX_MS
 
-# An invalid text, amount or time, and a text that is not declared.
+# In place of a code, amount or time: the value is invalid. In place of a code: the text is valid,
+# but not a declared one.
 WRONG = -1
 UNDECLARED = -2
 INT64_MAX = (1 << 63) - 1
-# Multiplier and divisor that convert a timestamp's unit to ms.
+# (multiplier, divisor) that convert a timestamp's unit to ms.
 _MS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 
 
@@ -95,7 +96,7 @@ def is_text(kind: Any) -> bool:
 
 
 def is_items(kind: Any) -> bool:
-    """Return whether `items_of` takes a column of this type."""
+    """Return whether a column of this type has items that `items_of` takes."""
     if types.is_map(kind):
         return is_text(kind.key_type) and types.is_integer(kind.item_type)
     if not is_list(kind):
@@ -114,7 +115,7 @@ def is_time(kind: Any, unit: str = "ms") -> bool:
 
 
 def is_label(kind: Any) -> bool:
-    """Return whether a value of this type has a label."""
+    """Return whether values of this type can be labels, the names of items or stream keys."""
     return holds_texts(kind) or types.is_integer(kind) or bool(types.is_boolean(kind))
 
 
@@ -136,14 +137,18 @@ def _members(kind: Any) -> tuple[int, int] | None:
 
 
 class TextColumn:
-    """Codes of one column's texts, stable across batches (see `Vocabulary`)."""
+    """Turns the texts of one column into codes, small integers that are the same in all batches.
+
+    The vocabulary gives a text its code; when it is full, a new one begins with the next batch.
+    """
 
     def __init__(self, names: Names, declared: frozenset[str] | None = None) -> None:
         """Allow only `declared` texts (None: all), which come first in the vocabulary `names`."""
         self.names = names
         self._declared = declared
+        # The last dictionary of an Arrow array; the codes of its texts and, last, of null.
         self._dictionary: Any = None
-        self._table: Codes = np.empty(0, dtype=np.int32)
+        self._code_of: Codes = np.empty(0, dtype=np.int32)
 
     def begin(self) -> None:
         """Begin a batch: if a new vocabulary began, forget the codes of the old one."""
@@ -165,15 +170,17 @@ class TextColumn:
             codes[good] = self.names.vocabulary.codes(spans.data, spans.places[good])
             if self._declared is not None:
                 codes[codes >= len(self._declared)] = UNDECLARED
-            # The last place is that of a null.
             self._dictionary = dictionary
-            self._table = np.append(codes, np.int32(WRONG))
-        codes_of_rows: Codes = self._table[_indices(array, len(self._table) - 1)]
+            self._code_of = np.append(codes, np.int32(WRONG))
+        codes_of_rows: Codes = self._code_of[_indices(array, len(dictionary))]
         return codes_of_rows
 
 
 def digests_of(array: Any) -> tuple[Words, Bools]:
-    """Return the users' digests, uint64 (n, 2), and which texts (n,) are invalid."""
+    """Return the users' digests (a hash of the text), uint64 (n, 2), and which texts are invalid.
+
+    Whole numbers count as their digits.
+    """
     if types.is_integer(array.type):
         array = array.cast(pa.string())
     in_dictionary = types.is_dictionary(array.type)
@@ -182,6 +189,7 @@ def digests_of(array: Any) -> tuple[Words, Bools]:
     wrong = spans.wrong
     if not in_dictionary:
         return digests, wrong
+    # Of the texts of the dictionary and, last, of null, which is invalid.
     indices = _indices(array, len(wrong))
     digests = np.concatenate((digests, np.zeros((1, 2), dtype=np.uint64)))
     return digests[indices], np.append(wrong, True)[indices]
@@ -196,7 +204,7 @@ class Spans(NamedTuple):
 
 
 def spans_of(array: Any) -> Spans:
-    """Return the texts of an Arrow array: wrong if null, longer than a label, or not UTF-8."""
+    """Return the texts of an Arrow array: wrong if null, too long for a label, or not UTF-8."""
     binary = array.cast(pa.large_binary())
     n = len(binary)
     _, offsets, text = binary.buffers()
@@ -205,7 +213,7 @@ def spans_of(array: Any) -> Spans:
     places = np.stack((ends[:-1], ends[1:]), axis=1)
     wrong = places[:, 1] - places[:, 0] > LABEL_BYTES_MAX
     try:
-        binary.cast(pa.large_string())  # fails unless it is UTF-8
+        binary.cast(pa.large_string())  # fails unless all of it is UTF-8
     except pa.ArrowInvalid:
         for row in np.flatnonzero(~wrong).tolist():
             text_bytes = data[places[row, 0] : places[row, 1]].tobytes()
@@ -217,7 +225,7 @@ def spans_of(array: Any) -> Spans:
 
 
 def _indices(array: Any, null: int) -> NDArray[Any]:
-    """Return a dictionary array's indices; those of nulls are `null`."""
+    """Return the index into its dictionary of each value of an array; `null` for a null."""
     indices = array.indices
     if indices.null_count:
         indices = indices.cast(pa.int64()).fill_null(null)
@@ -253,19 +261,20 @@ class ItemRows(NamedTuple):
 
 def items_of(array: Any, texts: TextColumn) -> ItemRows:
     """Return the items of a column of texts, lists, maps or lists of structures (`is_items`)."""
-    n = len(array)
     present = flags_of(array.is_valid())
     if is_text(array.type):
-        return ItemRows(present, texts.codes(array), None, np.ones(n, dtype=np.int64))
+        ones = np.ones(len(array), dtype=np.int64)
+        return ItemRows(present, texts.codes(array), None, ones)
+    # A row's items lie between two offsets. An array may be a slice of a longer one.
     offsets = numbers_of(array.offsets).astype(np.int64)
     start = int(offsets[0])
-    n = int(offsets[-1] - offsets[0])
+    m = int(offsets[-1]) - start
     amounts: Longs | None = None
     if types.is_map(array.type):
-        labels = array.keys.slice(start, n)
-        amounts = _whole(array.items.slice(start, n), AMOUNT_MAX)
+        labels = array.keys.slice(start, m)
+        amounts = _whole(array.items.slice(start, m), AMOUNT_MAX)
     else:
-        labels = array.values.slice(start, n)
+        labels = array.values.slice(start, m)
         if (members := _members(array.type.value_type)) is not None:
             fields = labels.flatten()
             labels = fields[members[0]]
@@ -274,15 +283,15 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
 
 
 def times_of(array: Any) -> Longs:
-    """Return times in ms since 1970, negative where a value is out of range."""
+    """Return times in ms since 1970, WRONG where a value is null or out of range."""
     if not types.is_timestamp(array.type):
         return _whole(array, TIME_MAX_MS, above=WRONG)
-    times, by = _MS[array.type.unit]
-    values = _whole(
-        array.cast(pa.int64()), min(INT64_MAX, TIME_MAX_MS * by // times + 1)
-    )
-    found = values * times // by
-    return np.where((found > TIME_MAX_MS) | (values < 0), WRONG, found)
+    multiplier, divisor = _MS[array.type.unit]
+    # Cut off just above the latest time, which is enough to see that it is, and cannot overflow.
+    most = min(INT64_MAX, TIME_MAX_MS * divisor // multiplier + 1)
+    values = _whole(array.cast(pa.int64()), most)
+    times = values * multiplier // divisor
+    return np.where((times > TIME_MAX_MS) | (values < 0), WRONG, times)
 
 
 def missing(array: Any) -> Bools:
@@ -295,6 +304,7 @@ def _whole(array: Any, most: int, above: int | None = None) -> Longs:
     Numbers above `most` become `above`, or, if that is None, `most`.
     """
     if array.null_count:
+        # Unsigned integers may not fit into int64, and have no negative number to mark nulls.
         if types.is_unsigned_integer(array.type):
             values = np.where(
                 missing(array), WRONG, _whole(array.fill_null(0), most, above)
@@ -311,7 +321,7 @@ def _whole(array: Any, most: int, above: int | None = None) -> Longs:
     return np.maximum(values, WRONG) if (values < WRONG).any() else values
 
 
-# A value that every field rejects: an item, key, count, time or user is no list of lists.
+# In place of a value that JSON cannot hold: every field of an event rejects a list of lists.
 UNREADABLE: list[list[object]] = [[]]
 _JSON = msgspec.json.Encoder(decimal_format="number")
 _EPOCH = date(1970, 1, 1)
@@ -328,13 +338,17 @@ def objects_of(array: Any) -> list[Any]:
 
 
 def _conversion(kind: Any) -> tuple[Any, Converter]:
-    """Return an equivalent raw type, all of whose values Python can hold, and its converter."""
+    """Return how to read values of an Arrow type as JSON has them: a raw type, and a converter.
+
+    Cast to the raw type, such as bytes for text, every value becomes a Python object without an
+    error; the converter makes of it what JSON has, or UNREADABLE.
+    """
     raw, plain = _conversion_of(kind)
     return raw, lambda value: None if value is None else plain(value)
 
 
 def _conversion_of(kind: Any) -> tuple[Any, Converter]:
-    """As `_conversion`, for values that are not null."""
+    """Return the same, with a converter of values that are not null."""
     if types.is_dictionary(kind):
         return _conversion_of(kind.value_type)
     if types.is_struct(kind):
@@ -362,12 +376,13 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
 
         return pa.map_(raw_key, raw_item), entries
     if types.is_timestamp(kind):
-        times, by = _MS[kind.unit]
-        return pa.int64(), lambda value: value * times // by
+        multiplier, divisor = _MS[kind.unit]
+        return pa.int64(), lambda value: value * multiplier // divisor
     if types.is_date32(kind):
         return pa.int32(), _day
     if types.is_date64(kind):
         return pa.int64(), lambda value: _day(value // 86_400_000)
+    # Other times and intervals have no form in JSON.
     if types.is_temporal(kind):
         raw = pa.int32() if types.is_time32(kind) else pa.int64()
         return kind if types.is_interval(kind) else raw, lambda _: UNREADABLE
@@ -397,7 +412,10 @@ def _number(value: Any) -> Any:
 
 
 class _FieldCheck(NamedTuple):
-    """Path in the settings; `fits` returns whether a type can hold its values."""
+    """A field that the settings read: `fits` tells whether a column's type can hold its values.
+
+    `setting` is its name, `allowed` the types that fit, in words.
+    """
 
     setting: str
     path: Path
@@ -445,16 +463,20 @@ def _field_checks(shape: Shape) -> Iterator[_FieldCheck]:
 
 
 def _items(view: View) -> _FieldCheck:
-    """Return the check of a view's items, which may be lists or maps."""
-    one = is_label if view.edges is None else is_number
+    """Return the check of a view's items, which may be lists or maps.
+
+    With `edges` they are numbers, to be put into buckets; else labels.
+    """
+    fits_one = is_label if view.edges is None else is_number
     word = "text, whole numbers or booleans" if view.edges is None else "numbers"
+    # The path leads to single items, or each event has one, with a count.
     if view.items.list_at is not None or view.count is not None:
-        return _FieldCheck("items", view.items, word, one)
+        return _FieldCheck("items", view.items, word, fits_one)
 
     def fits(kind: Any) -> bool:
         if types.is_map(kind):
             return view.edges is None and bool(types.is_integer(kind.item_type))
-        return one(kind.value_type if is_list(kind) else kind)
+        return fits_one(kind.value_type if is_list(kind) else kind)
 
     more = "" if view.edges is not None else ", or a map of them to whole numbers"
     allowed = (
@@ -470,7 +492,7 @@ _TIMES |= {"s": "a timestamp, or numbers in s", "iso": "a timestamp, or text"}
 
 
 def _kind(path: Path, schema: Any) -> Any:
-    """Return the type at a path; None if it cannot exist."""
+    """Return the type at a path, of an element where it enters a list; None if nothing is there."""
     kind: Any = pa.struct(list(schema))
     for depth, name in enumerate(path.steps, 1):
         if types.is_map(kind):
@@ -531,7 +553,7 @@ class ParquetLines(FileSource):
     word = "row"
 
     rows_at_once = 1 << 13
-    # Row groups to read together: None for all.
+    # Lists of row groups, each read by itself; None: all groups, as one.
     _groups: Sequence[list[int] | None] = (None,)
 
     def __init__(
@@ -637,7 +659,7 @@ GROUP_ROWS = 1 << 14
 class ParquetRows(ParquetLines):
     """Rows of flat columns: whole arrays are converted, and only invalid rows read as JSON."""
 
-    # Every batch repeats its row group's dictionary of texts, which is then looked up again.
+    # Large batches: each repeats its row group's dictionary of texts, which is compared every time.
     rows_at_once = 1 << 18
 
     def __init__(
@@ -660,7 +682,7 @@ class ParquetRows(ParquetLines):
         pa.set_memory_pool(pa.system_memory_pool())
         super().__init__(settings, name, file, metadata, texts)
         items_type = schema.field(self._items).type
-        self._map = types.is_map(items_type)
+        self._is_map = types.is_map(items_type)
         # Of a list of structures the names of their label and count.
         self._members: list[str] | None = None
         element_type = items_type.value_type if is_list(items_type) else None
@@ -704,6 +726,7 @@ class ParquetRows(ParquetLines):
         undeclared = np.flatnonzero(~wrong & (keys == UNDECLARED)).tolist()
         rejects += [Reject(row, NOT_DECLARED) for row in undeclared]
         rejects.sort(key=lambda reject: reject.index)
+        # Row i has the items from first[i] on.
         first = np.cumsum(lengths) - lengths
         index = np.flatnonzero(~wrong & (keys >= 0))
         if len(index) < n:
@@ -719,14 +742,16 @@ class ParquetRows(ParquetLines):
             lengths,
             items.codes,
             NO_AMOUNTS if items.amounts is None else items.amounts,
-            repeated=LAST if self._map else ADDED_UP,
+            # Of a label that a map has twice, the last counts, as in JSON.
+            repeated=LAST if self._is_map else ADDED_UP,
         )
         yield Events(index, times, users, {self._view: columns}), rejects
 
     def _rejects(self, rows: Any, wrong: Bools) -> list[Reject]:
         """Return the rejects of the rows that are `wrong` (n,), for the reasons of JSON events."""
         places = np.flatnonzero(wrong)
-        # Of equal labels JSON knows only the last, so it may not see another's count.
+        # The reason if JSON finds none: of equal labels it knows only the last, so it does not see
+        # another's count.
         miscounted = f"a count in {self._items!r} is not a non-negative integer"
         reasons = dict.fromkeys(places.tolist(), miscounted)
         for start in range(0, len(places), ParquetLines.rows_at_once):
@@ -741,7 +766,8 @@ class ParquetRows(ParquetLines):
     def _json_items(self, items: Any) -> Any:
         """Return a rejected row's items as JSON that is rejected for the same reason.
 
-        Of structures that is a list of the labels, or a map with a wrong count if one is wrong.
+        JSON events have no list of structures: it becomes a list of the labels or, if a count is
+        wrong, a map with a wrong count.
         """
         if self._members is None or items is None:
             return items
@@ -773,7 +799,7 @@ def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
 
 
 def _rows_with(wrong: Bools, lengths: Longs) -> Bools:
-    """Return which rows (n,) have an item that is `wrong` (m,)."""
+    """Return which rows (n,) have an item that is `wrong` (m,); `lengths` (n,) are their items."""
     rows = np.zeros(len(lengths), dtype=np.bool_)
     places = np.flatnonzero(wrong)
     if len(places):

@@ -1,7 +1,9 @@
 """Interface of replay sources: events as batches of columns.
 
 A source is read once, in order, and holds at most one batch. Files must be sorted by time: an event
-dated further back than `grace` allows would count in the wrong tick, so a `FileSource` refuses it.
+dated further back than the setting `events.grace` allows would count in the wrong tick, so a
+`FileSource` refuses it. A `Shape` is what the settings read of an event: its time, its user, and a
+view, the stream key and the items, for the histograms that count the same.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -42,13 +44,16 @@ def prefetch(pieces: Iterator[T]) -> Generator[T]:
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events that were read together.
+    """Events that were read together, from one partition.
 
-    `rejects` holds the line, row or offset and the reason of every rejected record; `position` is
-    in the unit of `Source.total`. `late` counts events dated further back than `grace` allows,
-    counted in the open tick; `outside` those before a topic's time range; `beyond` those after it,
-    which are also in `events` since they close ticks. `came_late` is as in `Intake.add` (None: not
-    re-keyed); `watermark` is the partition's after this batch (None: not stated).
+    rejects     (line, row or offset; reason) of every rejected record
+    position    progress in the source after them, in the unit of `Source.total`
+    late        number of events dated further back than `grace` allows, counted in the open tick
+    outside     number of events before a topic's time range; they are left out
+    beyond      number of events after it; they are also in `events`, since they close ticks
+    came_late   of re-keyed events, (n,): for one that was late where it came from, the watermark
+                there, for others a time before their own; None: not re-keyed
+    watermark   the partition's time after this batch; None: it follows from the events
     """
 
     partition: int
@@ -65,10 +70,13 @@ class EventBatch:
 class Source:
     """Base class of sources of events; those of one partition are in the worker's order.
 
-    `places` names the partitions in messages (empty: nothing to distinguish); `total` is the final
-    `EventBatch.position`, or None; `word` is the unit of reject numbers: "line", "row" or "offset".
-    `begins` has the first watermark of each partition (empty: none has one).
-    No tick that ends after `until_ms` is published (None: no limit).
+    name        in messages
+    partitions  how many there are; they are numbered from 0
+    places      their names in messages (empty: nothing to distinguish)
+    begins      the first watermark of each: it closes no tick before (empty: none has one)
+    total       the final `EventBatch.position`; None: unknown
+    word        what the numbers of rejects count: "line", "row" or "offset"
+    until_ms    no tick that ends after it is published (None: no limit)
     """
 
     name: str
@@ -138,7 +146,8 @@ class FileSource(Source):
 def shape_of_files(settings: Settings) -> Shape:
     """Return the fields to read from events in a file; refuse a field with two meanings.
 
-    The time is in `events.timestamp` or else in `ts`; a record key, also a user's, is in `key`.
+    A file has no records, so what the settings take from a record is in a field there: its time,
+    without `events.timestamp`, in `ts`, and its key, also as the user, in `key`.
     """
     shape = settings.shape
     views = {

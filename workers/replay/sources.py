@@ -91,10 +91,11 @@ class JsonLines(FileSource):
         super().__init__(settings, name, total)
         self._file = file
         self._raw = raw
-        self._max = settings.events.max_bytes
+        self._max_bytes = settings.events.max_bytes
         reader = reader_of(settings, self.shape)
         self._reader = SourceReader(reader, declared_keys(settings))
-        self._read = self._lines = 0  # bytes; and lines in the last chunk
+        self._bytes_read = 0
+        self._lines_in_chunk = 0
 
     def batches(self) -> Iterator[EventBatch]:
         number = 1
@@ -109,6 +110,7 @@ class JsonLines(FileSource):
                 if (lines.value(reject.index) or b"").strip(b"\r")
             )
             yield self._batch(number, reading.events, rejects, position)
+            # The chunk may come in several parts, which all index its lines.
             if reading.stop == len(lines):
                 number += len(lines)
 
@@ -123,37 +125,41 @@ class JsonLines(FileSource):
         return Records.of(list(islice(events, number)))
 
     def _pieces(self) -> Iterator[tuple[Records, Reading, int]]:
-        """Yield lines, a part of them, and the file position after all of them."""
+        """Yield a chunk's lines, a part of them, and the file position after the chunk."""
         for lines in self.lines():
-            position = self._read if self._raw is None else self._raw.tell()
+            position = self._bytes_read if self._raw is None else self._raw.tell()
             for reading in self._reader.spans(lines):
                 yield lines, reading, position
 
     def lines(self) -> Iterator[Records]:
-        """Yield the lines, a chunk at a time; a truncated overlong line is still too long."""
+        """Yield the lines, a chunk of the file at a time.
+
+        What follows the last newline of a chunk, `rest`, is put before the next one.
+        """
         rest = np.empty(0, dtype=np.uint8)
         first = True
         while True:
             text = np.empty(len(rest) + CHUNK_BYTES, dtype=np.uint8)
             text[: len(rest)] = rest
             read = self._read_into(text.data[len(rest) :])
-            self._read += read
+            self._bytes_read += read
             end = len(rest) + read
             if not end:
                 return
-            if not read:  # the last line ends with the text
+            if not read:  # the last line ends with the file, without a newline
                 text[end] = NEWLINE
                 end = end + 1
-            records = lines_of(text[:end], self._lines)
+            records = lines_of(text[:end], self._lines_in_chunk)
             rest = text[:end]
             if len(records):
-                self._lines = len(records)
+                self._lines_in_chunk = len(records)
                 rest = text[int(records.values[-1, 1]) + 1 : end]
                 if first and text[: len(BYTE_ORDER_MARK)].tobytes() == BYTE_ORDER_MARK:
                     records.values[0, 0] = len(BYTE_ORDER_MARK)
                 first = False
                 yield records
-            rest = rest[: self._max + 1]
+            # Of a line that is too long, keep no more than shows that it is.
+            rest = rest[: self._max_bytes + 1]
             if not read:
                 return
 
@@ -175,7 +181,10 @@ class JsonLines(FileSource):
 
 
 def lines_of(text: NDArray[np.uint8], expected: int = 1) -> Records:
-    """Return the lines of a text that ends with a newline; read twice if far above `expected`."""
+    """Return the lines of a text, each up to its newline, as records without keys and times.
+
+    `expected` is a guess of how many there are: if they are far more, the text is read twice.
+    """
     text = readonly_contiguous(text)
     places = np.empty((expected + expected // 8 + 1, 2), dtype=np.int64)
     n = find_lines(text, places)
@@ -183,7 +192,11 @@ def lines_of(text: NDArray[np.uint8], expected: int = 1) -> Records:
         places = np.empty((n, 2), dtype=np.int64)
         find_lines(text, places)
     return Records(
-        text, np.full((n, 2), -1), places[:n], np.zeros(n, dtype=np.int64), np.arange(n)
+        data=text,
+        keys=np.full((n, 2), -1),
+        values=places[:n],
+        times=np.zeros(n, dtype=np.int64),
+        offsets=np.arange(n),
     )
 
 

@@ -3,8 +3,10 @@
 A partition ends where an open transaction begins, as for the worker; `notes` says so.
 
 Every partition is read in its order, with one intake, like the worker; the order among partitions
-does not affect any snapshot. With `privacy.rekey` the events are the re-keyed ones, and time
-follows the origins' markers (`pipeline/rekey_markers.py`), as in the worker.
+does not affect any snapshot. The watermark of a partition is the time before which no event counts
+any more: an event counts at its "effective" time, its own or that watermark if it is later. With
+`privacy.rekey` the events are copies, sent on by user: each partition they came from, an origin,
+writes its own watermark between them, and the least of these is the partition's, as in the worker.
 
 A time range is in event time. From: earlier events are left out, and not even read if record times
 allow it (an event is at most `max_ahead` ahead of its record, otherwise the worker rejected it).
@@ -40,7 +42,11 @@ from workers.settings.times import when
 
 @dataclass(slots=True)
 class _Partition:
-    """A source partition being read: `position` is the next offset, from `start` to `end`."""
+    """A source partition being read: `position` is the next offset, from `start` to `end`.
+
+    `place` is its number and its log (topic and partition). `origins` has the watermarks that
+    re-keyed events follow; None: they are not re-keyed.
+    """
 
     place: Place
     reader: SourceReader
@@ -74,7 +80,7 @@ class TopicSource(Source):
         self.until_ms = until_ms
         self._since = since_ms
         self._topic_reader = topic_reader
-        self._longest = events.max_bytes
+        self._max_bytes = events.max_bytes
         self._grace_ms = events.grace_ms
         self._user_is_key = events.user == RECORD_KEY
         self.partitions = len(sources)
@@ -87,6 +93,7 @@ class TopicSource(Source):
         formats = RecordFormats(settings, reader)
         # Latest event time that the worker would accept if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
+        # An event may be dated after its record; without a field for it, it has the record's time.
         ahead_ms = 0 if events.timestamp is None else events.max_ahead_ms
         earliest = None if since_ms is None else since_ms - ahead_ms
         self._bounds = topic_reader.bounds(source.log for source in sources)
@@ -120,7 +127,7 @@ class TopicSource(Source):
 
     def batches(self) -> Iterator[EventBatch]:
         """Yield the events of all partitions, those of each in its order."""
-        for taken in self._topic_reader.read(self._open, self._longest):
+        for taken in self._topic_reader.read(self._open, self._max_bytes):
             part = self._parts[taken.where]
             if len(taken.records):
                 yield from self._batches(part, taken.records, last=taken.ended)
@@ -142,15 +149,20 @@ class TopicSource(Source):
     def _batches(
         self, part: _Partition, records: Records, *, last: bool
     ) -> Iterator[EventBatch]:
-        """Yield records of a partition; `last`: they are its last."""
-        marks: Longs | None = None
+        """Yield the events of some records of a partition; `last`: they are its last."""
+        came_late_by_record: Longs | None = None
         if part.origins is not None:
-            records, marks = restore_originals(records, user_is_key=self._user_is_key)
+            records, came_late_by_record = restore_originals(
+                records, user_is_key=self._user_is_key
+            )
         for reading in part.reader.read(records, self._latest_ms):
             events = reading.events
             rejected = reading.rejects
-            came_late = None if marks is None else marks[events.index]
+            came_late = None
+            if came_late_by_record is not None:
+                came_late = came_late_by_record[events.index]
             if part.origins is not None:
+                # Takes the origins' watermarks, which are no events, out of the rejects.
                 rejected = part.origins.take(
                     records,
                     range(reading.start, reading.stop),
@@ -175,26 +187,26 @@ class TopicSource(Source):
         *,
         ends: bool,
     ) -> EventBatch:
-        """Return one part's events within the time range; end the partition where none can follow.
+        """Return the events that count, in the time range; end the partition where none can follow.
 
-        `came_late` (n,) has the origins' marks of re-keyed events; `ends`: no record follows.
+        `came_late` (n,) is as in `EventBatch`; `offsets` are those of the records by
+        `Reject.index`; `ends`: no record follows.
         """
-
         number = len(events)
         if self._since is not None:
             events, came_late = _select(events, came_late, events.times >= self._since)
         early = number - len(events)
-        mark = part.watermark
+        clock = part.watermark
         if came_late is None or part.origins is None:
-            events, effective = self._advance(mark, events)
+            events, effective = self._advance(clock, events)
         else:
             # Re-keyed: time follows the origins, not the order of these records.
             effective = np.maximum(events.times, came_late)
-            if mark.watermark is not None:
-                effective = np.maximum(effective, mark.watermark)
-            mark.watermark = part.origins.watermark
+            if clock.watermark is not None:
+                effective = np.maximum(effective, clock.watermark)
+            clock.watermark = part.origins.watermark
         rejects = [*rejected]
-        behind = mark.too_far_behind(events.times, effective)
+        behind = clock.too_far_behind(events.times, effective)
         if behind.any():
             rejects += behind_rejects(events, np.flatnonzero(behind))
             rejects.sort(key=lambda reject: reject.index)
@@ -204,9 +216,9 @@ class TopicSource(Source):
         until = self.until_ms
         if until is not None:
             beyond = int((events.times >= until).sum())
-            ends = ends or (mark.watermark is not None and mark.watermark >= until)
+            ends = ends or (clock.watermark is not None and clock.watermark >= until)
         if ends:
-            self._end(part)  # nothing further can count
+            self._end(part)
         return EventBatch(
             part.place.number,
             events,
@@ -216,26 +228,28 @@ class TopicSource(Source):
             outside=early,
             beyond=beyond,
             came_late=came_late,
-            watermark=None if part.origins is None else mark.watermark,
+            watermark=None if part.origins is None else clock.watermark,
         )
 
-    def _advance(self, mark: Watermark, events: Events) -> tuple[Events, Longs]:
+    def _advance(self, clock: Watermark, events: Events) -> tuple[Events, Longs]:
         """Advance a partition's time by its events; return these and their effective times.
 
-        Nothing counts after the event that takes the watermark past the time range.
+        Nothing counts after the event that takes the watermark past the time range, so the events
+        after it are left out.
         """
         if not len(events):
             return events, events.times
         if self.until_ms is not None:
             passing = events.times >= self.until_ms + self._grace_ms
-            if mark.watermark is None:
-                # The watermark begins there.
+            if clock.watermark is None:
+                # The watermark begins at the first event, without grace.
                 passing[0] = events.times[0] >= self.until_ms
             if passing.any():
                 events = events.select(np.arange(np.argmax(passing) + 1))
-        return events, mark.advance_by(events.times, None)
+        return events, clock.advance_by(events.times, None)
 
     def _end(self, part: _Partition) -> None:
+        """End a partition, since nothing further in it can count; progress takes it as read."""
         part.position = part.end
         self._open.pop(part.place.log, None)
 
@@ -264,7 +278,7 @@ def open_topic(
 def _select(
     events: Events, came_late: Longs | None, chosen: Bools
 ) -> tuple[Events, Longs | None]:
-    """Return the chosen events, with their marks if they are re-keyed."""
+    """Return the chosen events, with their `came_late` if they are re-keyed."""
     rows = np.flatnonzero(chosen)
     return events.select(rows), None if came_late is None else came_late[rows]
 
@@ -274,7 +288,7 @@ def _starts(
     bounds: Mapping[Partition, Bounds],
     earliest_ms: int | None,
 ) -> dict[Partition, int]:
-    """Return where to begin each log: at its first offset, or with records of a time."""
+    """Return the offset to begin with in each log: its first, or that of records from a time on."""
     starts = {log: of.low for log, of in bounds.items()}
     if earliest_ms is None or earliest_ms <= 0:
         return starts

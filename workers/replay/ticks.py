@@ -21,6 +21,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
 
 Counts = Mapping[str, int]
+# The only stream key, "k", has index 0.
 _FIRST_KEY = np.zeros(1, dtype=np.int32)
 
 
@@ -43,6 +44,7 @@ class Epoch:
         self._noise = mechanism.noise(self._key.stream(bytes(16)))
         self._labels: list[str] = []
         self.state = mechanism.init()
+        # The tag of the stream key itself: any label that is no item's will do.
         self.state.key_tags = self._key.tags("k", [b"\0key"])
         domain = mechanism.domain()
         tags = self._key.tags("k", domain)
@@ -87,6 +89,7 @@ class Epoch:
         if isinstance(release, Items):
             shown = [label.decode() for label in release.labels]
         else:
+            # Rows of the ledger stay, so only the labels of new ones are decoded.
             ledger = self.state.ledger
             further = range(len(self._labels), ledger.n)
             self._labels += [ledger.label(row).decode() for row in further]

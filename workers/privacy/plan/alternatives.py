@@ -9,7 +9,8 @@ The recommended share is the largest one with at most a third more noise at the 
 without any, if it takes at least a twentieth off the last tick. Only the operator knows whether the
 last tick matters.
 
-A config "with D0 in `max_items`" has there the most items of one protected event or user.
+A config "with D0 in `max_items`" has there the most items of one protected event or user. A counter
+adds noise to running counts; its radix is how many blocks of ticks its tree joins into one.
 """
 
 import math
@@ -51,6 +52,7 @@ from workers.privacy.plan.noise import (
 from workers.privacy.plan.ranks import rank_advice
 from workers.privacy.plan.windows import worst_and_rms
 
+# Settings that a mechanism to compare with takes over; the second ones only without epochs.
 _COMMON = (
     "name",
     "tick_ms",
@@ -103,6 +105,7 @@ def alternatives(
     if config.without_epochs:
         yield from _beside_never(case)
         return
+    # The same mechanism, with other ticks at which new items may be shown.
     for assumed in config.other_schedules(last_tick(config)):
         changed = structs.replace(config, **({"every": None} | assumed))
         yield _built(case, changed, assumed)
@@ -146,7 +149,8 @@ def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
     if needs_domain:
         values["domain"] = case.domain
     if needs_domain and not case.domain:
-        # Their noise does not depend on the list, so any list that is long enough works.
+        # Their noise does not depend on the list, so any list works that has more labels than the
+        # top to be shown.
         reason = "needs a list of labels: domain, domain_file or buckets"
         count = 1 + int(assumed.get("top_k") or assumed.get("k") or 1)
         values["domain"] = tuple(f"label {i}" for i in range(count))
@@ -161,14 +165,17 @@ def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
 
 
 def _built(
-    case: _Case, config: HistogramConfig, assumed: Assumed, why: str = ""
+    case: _Case, config: HistogramConfig, assumed: Assumed, reason: str = ""
 ) -> Alternative:
-    """Return the row of another configuration; if its budget cannot be met, the reason."""
+    """Return the row of another configuration; if its budget cannot be met, the reason.
+
+    `reason`: why these settings do not allow it; "": they do.
+    """
     try:
         mechanism = build(config, case.unit)
     except ValueError as error:
         return _impossible(config.mechanism, assumed, error)
-    return _row(case, config, assumed, mechanism, why)
+    return _row(case, config, assumed, mechanism, reason)
 
 
 def _row(
@@ -183,12 +190,12 @@ def _row(
     `reason`: why it cannot be used with these settings; "": it can.
     """
     chosen = config is case.config
-    counts = mechanism.law in COUNT_LAWS
+    publishes_counts = mechanism.law in COUNT_LAWS
     noise = case.noise if chosen else noise_of(mechanism, config)
     error = mechanism.first_error()
-    if counts:
-        values = noise.ticks_looked_at * case.items
-        error = worst_of_all(mechanism.law, noise.worst_sd, values, case.beta)
+    if publishes_counts:
+        counts = noise.ticks_looked_at * case.items
+        error = worst_of_all(mechanism.law, noise.worst_sd, counts, case.beta)
     thresholds = thresholds_of(mechanism, config, noise)
     return Alternative(
         mechanism=config.mechanism,
@@ -197,8 +204,8 @@ def _row(
         assumed=assumed,
         answers=answers_of(config),
         reason=reason,
-        worst_sd=noise.worst_sd if counts else None,
-        rms_sd=noise.rms_sd if counts else None,
+        worst_sd=noise.worst_sd if publishes_counts else None,
+        rms_sd=noise.rms_sd if publishes_counts else None,
         threshold=None if thresholds is None else thresholds.most,
         error=error,
     )
@@ -216,7 +223,7 @@ def answers_of(config: HistogramConfig) -> str:
 
 def _impossible(name: str, assumed: Assumed, reason: object) -> Alternative:
     """Return the row of a mechanism that cannot be built, with the reason."""
-    # Strip the histogram's name from the message.
+    # Messages of settings begin with "histogram 'NAME': ", which is left out.
     why = str(reason).partition("': ")[2] or str(reason)
     answers = MECHANISMS[name].about.text_in_plan
     return Alternative(
@@ -227,16 +234,16 @@ def _impossible(name: str, assumed: Assumed, reason: object) -> Alternative:
 def counter_choices(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
-    """Yield every possible counter, the one in use first; `config` has D0 in `max_items`."""
+    """Yield the counters to choose from, with their noise; `config` has D0 in `max_items`."""
     first_error = mechanism.first_error()
     if config.without_epochs:
         return  # one counter is made for it
     if blocks := mechanism.blocks():
-        yield from _blocks(config, blocks, noise)
+        yield from _radixes(config, blocks, noise)
     elif not config.about.counters or config.pure:
         return
     elif first_error is not None:
-        yield from _intervals(config, mechanism, first_error)
+        yield from _counters_of_queries(config, mechanism, first_error)
     else:
         yield from _counters(config, mechanism, noise)
 
@@ -244,7 +251,7 @@ def counter_choices(
 def _counters(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
-    """Yield the counters for running counts, each with its noise relative to that in use."""
+    """Yield the counters for running counts, the one in use first, with their noise beside its."""
     ticks = config.horizon_ticks
     in_use = (config.counter, config.radix or KINDS[config.counter].radixes(ticks)[0])
     choices = [(name, radix) for name in KINDS for radix in KINDS[name].radixes(ticks)]
@@ -254,12 +261,12 @@ def _counters(
         choice = CounterChoice(counter=name, radix=radix, chosen=chosen)
         if reason := _why_not(kind, config):
             choice = structs.replace(choice, possible=False, reason=reason)
-        if choice.chosen:
+        if chosen:
             worst = noise.worst_sd
             rms = noise.rms_sd
             bytes_per_row = mechanism.row_bytes().noise
         elif kind.is_beyond(ticks):
-            # It cannot be made, so only the reason is stated.
+            # It cannot be made for so many ticks, so only the reason is stated.
             yield choice
             continue
         elif other := mechanism.other_counter(name, radix):
@@ -279,6 +286,7 @@ def _counters(
 
 def _why_not(kind: type[Counter], config: HistogramConfig) -> str:
     """Return why a histogram cannot use a counter; "": it can."""
+    # A row of such a counter grows with every tick, from tick 1 on.
     if kind.grows and config.about.counters != "every":
         return "only where labels are declared: an item that comes later would be caught up from tick 1"
     if kind.is_beyond(config.horizon_ticks):
@@ -286,13 +294,16 @@ def _why_not(kind: type[Counter], config: HistogramConfig) -> str:
     return ""
 
 
-def _blocks(
-    config: HistogramConfig, blocks: DigitCurve, noise: Noise
+def _radixes(
+    config: HistogramConfig, in_use: DigitCurve, noise: Noise
 ) -> Iterator[CounterChoice]:
-    """Yield other radixes of a mechanism that decides in blocks of ticks, with their noise."""
+    """Yield radixes, the one in use first, of a mechanism whose counts are sums of blocks of ticks.
+
+    Each block decides for itself what is shown, so such a mechanism takes no other counter.
+    """
     last = noise.ticks_looked_at
-    for radix in dict.fromkeys((blocks.radix, best_radix(last), 2, 4, 16)):
-        chosen = radix == blocks.radix
+    for radix in dict.fromkeys((in_use.radix, best_radix(last), 2, 4, 16)):
+        chosen = radix == in_use.radix
         if chosen:
             worst = noise.worst_sd
             rms = noise.rms_sd
@@ -314,10 +325,13 @@ def _blocks(
         )
 
 
-def _intervals(
+def _counters_of_queries(
     config: HistogramConfig, mechanism: Mechanism, first_error: float
 ) -> Iterator[CounterChoice]:
-    """Yield other counters of a mechanism that answers queries, with their first error bound."""
+    """Yield the counters of a mechanism that answers queries, the one in use first.
+
+    `error` bounds an answer while values are small; `first_error` is that of the counter in use.
+    """
     in_use = (config.counter, config.radix)
     others = [(kind, None) for kind in kinds_of(config.about)]
     for kind, radix in dict.fromkeys([in_use, *others]):
@@ -334,8 +348,11 @@ def _intervals(
         )
 
 
+# Values of `end_share` to state.
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+# The rule of the module's docstring: the most noise at the worst tick, compared with no share.
 _WORST_RATIO_MAX = Fraction(4, 3)
+# Advise what leaves less than this share of the noise.
 _WORTHWHILE = 0.95
 _SEGMENTS_MOST = 64
 
@@ -343,7 +360,10 @@ _SEGMENTS_MOST = 64
 def end_choices(
     config: HistogramConfig, mechanism: Mechanism, unit: str
 ) -> tuple[EndChoice, ...]:
-    """Return the effect of each share, none first; `config` has D0 in `max_items`."""
+    """Return the effect of every `end_share`, that of none first; empty if it cannot be set.
+
+    `config` has D0 in `max_items`.
+    """
     last = config.horizon_ticks
     if not config.can_end or last is None or last == 1:
         return ()
@@ -362,6 +382,7 @@ def _end_rows(
     last: int,
 ) -> Iterator[EndChoice]:
     """Yield the noise for each `end_share` that can be built; `last` is the epoch's last tick."""
+    # Over a long epoch a threshold takes long to find: build without one, and state none.
     quick = config.with_quick_thresholds()
     slow = quick is not config
     for share in shares:
@@ -394,6 +415,7 @@ def _best_end(rows: Sequence[EndChoice]) -> EndChoice | None:
     without = next((row for row in rows if row.end_share is None), None)
     if without is None:
         return None
+    # A ratio of exactly 4/3 is allowed, and as a float it may be rounded down.
     most = without.worst_sd * math.nextafter(float(_WORST_RATIO_MAX), 2)
     near = [row for row in rows if row.end_share is not None and row.worst_sd <= most]
     # A larger share has less noise at the last tick.
@@ -406,7 +428,10 @@ def _best_end(rows: Sequence[EndChoice]) -> EndChoice | None:
 def advice(
     config: HistogramConfig, mechanism: Mechanism, plan: HistogramPlan
 ) -> Iterator[str]:
-    """Yield one sentence for each conclusion; `config` has D0 in `max_items`."""
+    """Yield a sentence for everything that other settings would do better, or cost.
+
+    `plan` is complete but for these sentences; `config` has D0 in `max_items`.
+    """
     alternatives = plan.mechanisms
     if sentence := rank_advice(plan.ranks):
         yield sentence
@@ -444,6 +469,7 @@ def _advise_never(
             f'If you need no window but {named}: windows = ["{named}"] alone would have {100 * alone.worst_sd / window.worst_sd:.0f} % '
             f"of its noise, as {why} all windows."
         )
+    # The row after the one in use, of the same mechanism: counts since an epoch began.
     since = next(
         (row for row in alternatives[1:] if row.mechanism == config.mechanism), None
     )
@@ -469,7 +495,10 @@ def _advise_never(
 def _advise_windows(
     config: HistogramConfig, mechanism: Mechanism, changes: Sequence[Change]
 ) -> Iterator[str]:
-    """Compare changes over windows with windows without epochs, where these settings allow them."""
+    """Compare changes over windows with windows without epochs, where these settings allow them.
+
+    `changes` is the noise of a running count's change, by window.
+    """
     unit = mechanism.guarantee.unit
     try:
         sliding = build(structs.replace(config, horizon=NEVER), unit)
@@ -517,9 +546,9 @@ def _advise_end(ends: Sequence[EndChoice]) -> Iterator[str]:
 def _plain(
     others: Sequence[Alternative], *, listed: bool | None = None
 ) -> list[Alternative]:
-    """Return the alternatives that are plain counters, without selection or queries.
+    """Return the alternatives that are plain counters: no selection of items, no queries.
 
-    `listed`: only those whose labels are declared, or (False) are not; None: both.
+    `listed`: only those that need a list of labels (True), or need none (False); None: both.
     """
     return [
         row
@@ -562,7 +591,10 @@ def _advise_statistic(
 def _advise_running(
     config: HistogramConfig, mechanism: Mechanism, rows: Sequence[Alternative]
 ) -> Iterator[str]:
-    """Yield advice for running counts: a mechanism with less noise, or declared labels."""
+    """Yield advice for running counts: a mechanism with less noise, or declared labels.
+
+    The first of `rows` is the mechanism in use.
+    """
     error = rows[0].error
     listed = bool(mechanism.domain())
     possible = (row for row in _plain(rows, listed=listed) if row.possible)

@@ -62,8 +62,11 @@ from workers.privacy.plan.windows import (
 from workers.privacy.total import charge_of, conversion_delta, total_of
 from workers.settings.settings import Settings
 
+# Without a list of labels: the numbers of rows for which errors and memory are stated.
 SIZES = (1_000, 100_000, 1_000_000)
+# How many ranges of values, each with its error bound, are stated of mechanisms with queries.
 SEGMENTS = 12
+# Without a list of labels: items for which mechanisms are compared.
 COMPARED_ITEMS = 1_000
 
 
@@ -185,7 +188,7 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
 
 
 def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Error:
-    """Return the expected errors; `noise` is of the counts that the bounds are about."""
+    """Return the expected errors; `noise` is that of the counts whose errors are bounded."""
     beta = config.error_beta
     domain = len(mechanism.domain())
     ticks = noise.ticks_looked_at
@@ -193,6 +196,7 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Error
     sd = noise.worst_sd
     sizes: Sequence[int] = ()
     if law in COUNT_LAWS:
+        # Only what is shown can be off.
         shown = mechanism.most_shown()
         sizes = (shown,) if shown else SIZES
     data = Data(items=domain or COMPARED_ITEMS, ticks=ticks)
@@ -233,14 +237,16 @@ def _memory(
     return structs.replace(memory, row=row, note=note)
 
 
+# All in bytes a row. Of a label, if none are declared:
 LABEL_BYTES = 16
-# Slots of 4 bytes; their number doubles at a load of three quarters.
-_INDEX = 5
+# Index: slots of 4 bytes, whose number doubles when three quarters are full. So a row has 4/3 to
+# 8/3 of them.
+_INDEX_LEAST = 5
 _INDEX_MOST = 11
 _END = 4  # end offset of a label in the text
-_COUNT = 8
+_SUM = 8
 _DISK_FIXED = 16 + 4 + 2  # tag, key index, length of the label
-_DISK_COUNT = 8
+_DISK_COUNT = 8  # or sum
 _DISK_SHOWN = 4
 _DISK_TICKS = 16  # of the last event, and of leaving
 
@@ -257,14 +263,15 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     columns = sum(
         int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays
     )
-    columns += _END + label + (_COUNT if config.sum is not None else 0)
+    columns += _END + label + (_SUM if config.sum is not None else 0)
     extra = mechanism.row_bytes()
     fixed = columns + extra.noise + extra.state
     per_key = keys * extra.per_key
+    # Whether rows are dropped after every tick.
     passing = mechanism.about.family == "tick" and not domain
     disk = _DISK_FIXED + label
     if config.without_epochs:
-        # Counts are in the hops.
+        # Counts are stored by hop (a few ticks), beside the rows: see the note of `_memory`.
         disk += 0 if domain else _DISK_TICKS
     else:
         disk += _DISK_COUNT + extra.state
@@ -279,7 +286,7 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     sizes = tuple(
         Size(
             rows=n,
-            memory_least=n * (fixed + _INDEX) + per_key,
+            memory_least=n * (fixed + _INDEX_LEAST) + per_key,
             memory_most=n * (2 * fixed + _INDEX_MOST) + per_key,
             disk=0 if passing else n * disk + per_key,
         )
@@ -289,7 +296,7 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
         row=row,
         label_bytes=label,
         columns_per_row=columns,
-        index_per_row=_INDEX,
+        index_per_row=_INDEX_LEAST,
         noise_per_row=extra.noise,
         state_per_row=extra.state,
         disk_per_row=disk,

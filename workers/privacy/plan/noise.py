@@ -34,7 +34,7 @@ from workers.privacy.model import Bucket, Change, Noise, Thresholds, Tick
 def alternatives_to(name: str) -> list[str]:
     """Return the mechanisms for the same or a similar question as `name`'s, that one included.
 
-    Those of the family "labels" have no other of their own.
+    Mechanisms of the family "labels" ask different questions, so they name the similar ones.
     """
     about = MECHANISMS[name].about
     same = [
@@ -52,6 +52,7 @@ NORMAL_ONE_SIDE_95 = 1.6448536269514722
 BUCKETS = 64
 # Up to this many ticks, compute every threshold: about 0.1 ms each (measured).
 _EVERY_TICK = 1024
+# At most so many ticks are looked at for a mean error, and for each window.
 _MEAN_TICKS = 1 << 16
 _WINDOW_TICKS = 512
 # Below this, noise is mostly 0 and the closed form of the mean |noise| does not hold.
@@ -63,7 +64,7 @@ def last_tick(config: HistogramConfig) -> int:
     """Return the horizon; if unbounded, the last tick of the first year, at least 1,024."""
     if config.horizon_ticks is not None:
         return config.horizon_ticks
-    return min(max(YEAR_MS // config.tick_ms, 1024), 1 << 39)
+    return max(YEAR_MS // config.tick_ms, 1024)
 
 
 def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
@@ -169,7 +170,11 @@ def laplace_q(sd: float) -> float:
 
 
 def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
-    """Return the ticks to list in a plan: some powers of two, the quarters, the last, the worst."""
+    """Return the ticks to list in a plan: some powers of two, the quarters, the last, the worst.
+
+    If new items can be shown only at every `discovery_step`, also the first and last of these.
+    """
+    # At most seven powers of two.
     step = max(1, math.ceil(last.bit_length() / 7))
     ticks = {1 << bit for bit in range(0, last.bit_length(), step)}
     ticks |= {last // 4, last * 2 // 4, last * 3 // 4, last, worst}
@@ -195,21 +200,23 @@ def thresholds_of(
     else:
         noisiest: NDArray[np.int64] = variance.noisiest(last)[: _EVERY_TICK // 8]
         even = np.linspace(1, last // every, _EVERY_TICK // 4).astype(np.int64) * every
-        shown = np.array([tick.tick for tick in noise.ticks], dtype=np.int64)
-        # The ticks of tests at or before these.
-        near = np.maximum(np.concatenate((noisiest, shown)) // every * every, every)
+        listed = np.array([tick.tick for tick in noise.ticks], dtype=np.int64)
+        # New items can be shown at the multiple of `every` at or before these.
+        near = np.maximum(np.concatenate((noisiest, listed)) // every * every, every)
         ticks = np.unique(np.concatenate((near, even))).tolist()
     pairs = [
         (value, tick)
         for tick in ticks
         if (value := mechanism.threshold(tick)) is not None
     ]
-    most, tick = max(pairs, key=lambda pair: (pair[0], -pair[1]))
+    # The highest threshold, at the first of the ticks that have it.
+    most, most_tick = max(pairs, key=lambda pair: (pair[0], -pair[1]))
     values, decided_at = (
         np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True)
     )
     about = mechanism.about
-    # The noise that decides: of one block, where blocks decide separately; a bar has its own.
+    # The noise that decides whether an item is shown. If every block of ticks decides for itself,
+    # it is that of one block, as at tick 1; a "bar" to be passed has as much noise of its own.
     if mechanism.blocks():
         decided_at = np.ones_like(decided_at)
     deciding = np.sqrt(variance.variance(decided_at))
@@ -221,14 +228,14 @@ def thresholds_of(
         meaning=about.shown,
         least=float(min(pairs)[0]),
         most=float(most),
-        most_tick=tick,
+        most_tick=most_tick,
         ticks_computed=len(pairs),
         likely_from=math.ceil(float(needed.max())),
     )
 
 
 def _tick(mechanism: Mechanism, t: int) -> Tick:
-    """Return the noise and the threshold at a tick; no sd of what is no count."""
+    """Return the noise and the threshold at a tick; `sd` only if the noise is on counts."""
     sd = mechanism.sd(t)
     threshold = mechanism.threshold(t)
     return Tick(

@@ -1,5 +1,8 @@
 """Errors of a histogram of numbers by what it is for: of a bucket, of ranks, of ranges.
 
+With `for = "counts"` every bucket has noise of its own. With `for = "quantiles"` the noise is on
+ranks, the counts of all numbers below an edge; a bucket is the difference of two neighbouring ones.
+
 All figures are standard deviations at the worst tick, at the same budget. The rank of the median is
 what decides where it lies: the count below an edge less half of all, as root mean square over the
 edges; a range is one of an eighth of the buckets, as root mean square over where it begins.
@@ -20,6 +23,7 @@ from workers.privacy.plan.noise import last_tick
 
 _RANGES = 8
 _MEDIAN = 0.5
+# Advise the other choice if it makes the median so many times as exact.
 _WORTHWHILE = 1.5
 
 
@@ -43,30 +47,32 @@ def _choice(config: HistogramConfig, purpose: str, unit: str) -> RankChoice:
     ranked = purpose == "quantiles"
     buckets = len(config.declared)
     last = last_tick(config)
-    bucket, _ = mechanism.curve(last).worst_and_rms(last)
-    # Of a bucket before rounding, which is of one number, or of two ranks.
-    variance = bucket**2 - (2 * ROUNDING if ranked else ROUNDING)
+    bucket_sd, _ = mechanism.curve(last).worst_and_rms(last)
+    # Subtract what rounding adds: one integer is rounded for a bucket, or two ranks.
+    unrounded = bucket_sd**2 - (2 * ROUNDING if ranked else ROUNDING)
+    # Of the median's rank and of a range: the noise in units of `unrounded`, and the rounding.
     at_edges, _, _ = rank_variances(buckets - 1, _MEDIAN, ranked)
+    # Every bucket is rounded, and counts with a weight of 1/2; or one rank, and half that of all.
+    median_rounding = (1 + _MEDIAN**2) * ROUNDING if ranked else buckets * ROUNDING / 4
     length = max(1, buckets // _RANGES)
-    of_range = float(length)
-    rounding = length * ROUNDING
+    range_noise = float(length)
+    range_rounding = length * ROUNDING
     if ranked:
+        # A range is the rank at its end less that at its begin.
         ranks = ranks_of(buckets)
         begins = np.arange(buckets + 1 - length)
         ends = begins + length
-        apart = ranks.covariance(begins, begins) + ranks.covariance(ends, ends)
-        apart -= 2 * ranks.covariance(begins, ends)
-        of_range = float(apart.mean()) / ranks.of_bucket
-        rounding = 2 * ROUNDING
-    # Ranks are rounded once each; without them, so is every bucket, with weights of 1/2.
-    of_median = (1 + _MEDIAN**2) * ROUNDING if ranked else buckets * ROUNDING / 4
+        noise = ranks.covariance(begins, begins) + ranks.covariance(ends, ends)
+        noise -= 2 * ranks.covariance(begins, ends)
+        range_noise = float(noise.mean()) / ranks.of_bucket
+        range_rounding = 2 * ROUNDING
     return RankChoice(
         purpose=purpose,
         chosen=(config.for_ or "counts") == purpose,
-        bucket_sd=bucket,
-        median_rank_sd=math.sqrt(variance * float(at_edges.mean()) + of_median),
+        bucket_sd=bucket_sd,
+        median_rank_sd=math.sqrt(unrounded * float(at_edges.mean()) + median_rounding),
         range_buckets=length,
-        range_sd=math.sqrt(variance * of_range + rounding),
+        range_sd=math.sqrt(unrounded * range_noise + range_rounding),
     )
 
 

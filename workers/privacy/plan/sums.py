@@ -16,11 +16,11 @@ from workers.privacy.plan.noise import NORMAL_95
 MEANS_OF = (100, 1_000, 10_000, 100_000)
 
 Sds = tuple[float, float]
-"""The standard deviation at the worst tick, and the root mean square over all ticks."""
+"""The standard deviation at the worst tick, and its root mean square over all ticks."""
 
 
-def sum_plan(numbers: Sum, rho: float, counts: Sds, sums: Sds) -> SumPlan:
-    """Plan a sum from the sds of counts and of centred sums; `rho` is all of the budget.
+def sum_plan(numbers: Sum, rho: float, count_sds: Sds, centred_sds: Sds) -> SumPlan:
+    """Plan a sum from the noise of counts and of centred sums; `rho` is all of the budget.
 
     The sum's own part of it is `numbers.share`.
     """
@@ -28,8 +28,8 @@ def sum_plan(numbers: Sum, rho: float, counts: Sds, sums: Sds) -> SumPlan:
     half = float(numbers.step) / 2
     # The noise of counts and that of sums are largest at the same tick: they have the same shape.
     worst, rms = (
-        math.hypot(middle * of_counts, half * of_sums)
-        for of_counts, of_sums in zip(counts, sums, strict=True)
+        math.hypot(middle * count_sd, half * centred_sd)
+        for count_sd, centred_sd in zip(count_sds, centred_sds, strict=True)
     )
     return SumPlan(
         field=numbers.field,
@@ -41,27 +41,32 @@ def sum_plan(numbers: Sum, rho: float, counts: Sds, sums: Sds) -> SumPlan:
         rho=rho * numbers.share,
         worst_sd=worst,
         rms_sd=rms,
-        means=tuple(_mean_error(numbers, counts[0], sums[0], n) for n in MEANS_OF),
+        means=tuple(
+            _mean_error(numbers, count_sds[0], centred_sds[0], n) for n in MEANS_OF
+        ),
     )
 
 
-def _mean_error(numbers: Sum, sd: float, of_sums: float, count: int) -> MeanError:
+def _mean_error(
+    numbers: Sum, count_sd: float, centred_sd: float, count: int
+) -> MeanError:
     """Return half the 95 % interval of a mean of `count` events, at most half the range.
 
-    `sd` and `of_sums` are the noise of counts and of centred sums; to first order in the noise.
+    To first order in the noise: that of D / n is (noise of D - theta * noise of n) / n, theta being
+    D / n. It is 0 for a mean in the middle of the range and R for one at its end.
     """
     half = float(numbers.step) / 2
     most = float(numbers.to - numbers.from_) / 2
 
     def width(theta: float) -> float:
-        """Return it for a mean of m + h theta."""
-        return min(most, half * NORMAL_95 * math.hypot(of_sums, theta * sd) / count)
+        sd = math.hypot(centred_sd, theta * count_sd)
+        return min(most, half * NORMAL_95 * sd / count)
 
     return MeanError(count=count, middle=width(0.0), end=width(float(numbers.steps)))
 
 
 def all_items_plan(config: HistogramConfig, rho: float, totals: Sds) -> AllItems:
-    """Plan the count of all items from its noise; `rho` is all of the budget."""
+    """Plan the count of all items from its noise, `totals`; `rho` is all of the budget."""
     share = config.total_share or 0.0
     worst, rms = totals
     return AllItems(share=share, rho=rho * share, worst_sd=worst, rms_sd=rms)

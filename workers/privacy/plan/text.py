@@ -26,6 +26,7 @@ from workers.privacy.model import (
     WithoutEpochs,
 )
 from workers.privacy.phrasing import counted, measures, verdict
+from workers.privacy.plan.make import COMPARED_ITEMS
 from workers.privacy.plan.noise import COUNT_LAWS
 from workers.privacy.total import loss_caption, loss_table
 from workers.runtime.printing import Printer, plural
@@ -33,8 +34,10 @@ from workers.runtime.printing import Printer, plural
 _TOTAL = "total of all items of a stream key, shown or not"
 ROWS = 6
 _COLUMNS = 32
+# By the eighths of a cell that are filled; in ASCII, half a cell or more is full.
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _PLAIN = "    ####"
+# Between the least and the most of a column.
 _BAND = "░"
 _PLAIN_BAND = ":"
 
@@ -45,6 +48,7 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
     A column is solid up to the bucket's least sd, shaded up to its most.
     """
     top = max(bucket.most for bucket in buckets) or 1.0
+    # The rows whose upper edges are at `top` and at half of it state that.
     labels = {ROWS - 1: f"{top:10.4g}", ROWS // 2 - 1: f"{top / 2:10.4g}"}
     lines = []
     for row in range(ROWS - 1, -1, -1):
@@ -62,8 +66,7 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
     if width < len(first) + len(middle) + len(last) + 4:
         lines.append(f"{'':10} tick {first} to {last}")
         return lines
-    place = width // 2
-    axis = first + " " * (place - len(first)) + middle
+    axis = first + " " * (width // 2 - len(first)) + middle
     lines.append(f"{'tick':>10}  {axis}{last:>{width - len(axis)}}")
     return lines
 
@@ -80,6 +83,7 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
     # Of the last bucket the least sd: an `end_share` lowers that of the last tick.
     shares = [value / top for value in (*most, buckets[-1].least)]
     if unicode:
+        # At least an eighth: a blank would look like no data.
         return "".join(_EIGHTHS[max(1, round(8 * share))] for share in shares)
     return "".join(f"{min(9, int(10 * share))}" for share in shares)
 
@@ -87,7 +91,7 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
 def _cell(least: float, most: float, row: int, unicode: bool) -> str:
     """Return the character of one cell of `band`; `least` and `most` are shares of its height.
 
-    `row` counts from 0 at the bottom.
+    `row` counts from 0 at the bottom. Less than a sixteenth, half an eighth, rounds to nothing.
     """
     filled = min(max(least * ROWS - row, 0.0), 1.0)
     if filled >= 1 - 1 / 16:
@@ -266,9 +270,10 @@ def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> 
     unique = users is not None and users.unique
     counted = "number of users" if unique else "count"
     say.head(f"noise of a {counted} in each window, published at every tick")
-    bar = "" if plan.thresholds is None else "threshold"
+    # Without thresholds the column is empty, and has no heading.
+    threshold = "" if plan.thresholds is None else "threshold"
     say.table(
-        ("window", "ticks", "sd worst", "rms", "sd * mu", "95 % within", bar),
+        ("window", "ticks", "sd worst", "rms", "sd * mu", "95 % within", threshold),
         [_window_row(window) for window in windows],
         left=(0,),
     )
@@ -293,7 +298,7 @@ def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> 
             for window in windows
             if window.alone is not None
         ]
-        say.table(("window", "sd worst", "rms", bar), alone, left=(0,))
+        say.table(("window", "sd worst", "rms", threshold), alone, left=(0,))
     span = length_of(without.fresh_after * plan.tick_ms, up=True)
     if users is None:
         say.line(
@@ -432,6 +437,7 @@ def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
         say.table(columns, rows, left=())
     thresholds = plan.thresholds
     if thresholds is not None:
+        # There it is how far an item must lie above another, not its count.
         distance = MECHANISMS[plan.mechanism].about.threshold_rule == "bar"
         spread = " to ".join(
             dict.fromkeys(map(_whole, (thresholds.least, thresholds.most)))
@@ -612,7 +618,8 @@ def _mechanisms(plan: HistogramPlan, say: _PlanPrinter) -> None:
     say.table(
         ("", "worst sd", "rms sd", "threshold", "error", "answers"), rows, left=(0, 5)
     )
-    every = f"of every count of {plan.domain or 1_000:,} items at every tick"
+    items = plan.domain or COMPARED_ITEMS
+    every = f"of every count of {items:,} items at every tick"
     if plan.without_epochs is not None:
         say.line(f"of {plan.noise.on}; error: at most, {every} of a year")
         return

@@ -5,7 +5,6 @@ repeats after 2^L ticks: worst and root mean square are over such a period. `sd_
 standard deviation times mu, mu^2 = 2 rho_item, rho_item the cost of all windows together for an
 item changed by one. A label not shown is tested, against the window's threshold, at every tick of
 its memory; one that left is watched, then rests: it is neither shown nor tested for some ticks.
-`place` is the index of a window in the settings.
 """
 
 import math
@@ -37,7 +36,7 @@ from workers.privacy.plan.noise import (
 from workers.privacy.plan.sums import Sds, all_items_plan, sum_plan
 from workers.privacy.total import compose
 
-# Nodes of events so many periods apart are different (0036, T7).
+# Events so many periods of the noise apart have no part of it in common (0036, T7).
 _PERIODS_APART = 5
 # How many periods of one user a plan gives the cost of.
 _PERIODS = (1, 2, 7, 30)
@@ -87,8 +86,8 @@ def without_epochs(
     """Plan all windows of a histogram without epochs; `topic` begins the names of their topics."""
     levels = max(window.levels for window in mechanism.windows)
     windows = tuple(
-        _window(mechanism, config, place, series, topic, unit)
-        for place, series in enumerate(config.series)
+        _window(mechanism, config, index, series, topic, unit)
+        for index, series in enumerate(config.series)
     )
     tests = mechanism.threshold_of(0) is not None
     tested = [window.tested_for or 0 for window in windows]
@@ -135,7 +134,10 @@ def _window(
     topic: str,
     unit: str,
 ) -> WindowPlan:
-    """Plan one window: its noise, threshold, sums, and what it would be if it were the only one."""
+    """Plan one window: its noise, threshold, sums, and what it would be if it were the only one.
+
+    `index` is its place in the settings; `topic` begins the name of its topic.
+    """
     counter = mechanism.windows[index]
     worst, rms = worst_and_rms(counter)
     mu = math.sqrt(2 * counter.rho_item)
@@ -176,11 +178,14 @@ def _window(
     )
 
 
-def _alone(config: HistogramConfig, place: int, unit: str) -> OneWindow | None:
-    """Return a window's noise if it were the only one at this budget; None if it is."""
+def _alone(config: HistogramConfig, index: int, unit: str) -> OneWindow | None:
+    """Return a window's noise if it were the only one at this budget; None if it is.
+
+    `index` is its place in the settings.
+    """
     if len(config.windows) == 1:
         return None
-    one_window = structs.replace(config, windows=(config.windows[place],))
+    one_window = structs.replace(config, windows=(config.windows[index],))
     only = expect_type(Sliding, build(one_window, unit))
     worst, rms = worst_and_rms(only.windows[0])
     threshold = only.threshold_of(0)

@@ -49,7 +49,7 @@ ONE_OF = (
 )
 DOMAIN_SHOWN = 20
 
-#: A combination of values of one histogram as written, in the order of its varied settings.
+#: Values of one histogram as written, one for each varied setting, in the order of these.
 Texts = tuple[str, ...]
 
 
@@ -64,7 +64,8 @@ class Value(NamedTuple):
 class Combination:
     """One choice of settings for one histogram, as if it were the worker's only histogram.
 
-    `varied` holds the values as text by "<histogram>.<setting>"; None: not a mechanism's setting.
+    `run` is its number, from 1. `varied` holds the values as text by "<histogram>.<setting>"; None:
+    the mechanism has no such setting.
     """
 
     run: int
@@ -109,7 +110,10 @@ class Grid:
     notes: list[str] = field(default_factory=list)
 
     def reader_settings(self, settings: Settings) -> Settings:
-        """Return settings that read events for all combinations, with the view of every one."""
+        """Return settings that read events for all combinations.
+
+        They have a histogram for every view (the fields of stream key and items) and set of keys.
+        """
         known = {(config.view, config.keys) for config in settings.histograms}
         configs = [*settings.histograms, *(one.config for one in self.combinations)]
         views = {(config.view, config.keys): config for config in configs}
@@ -124,7 +128,10 @@ class Grid:
 
 
 def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
-    """Expand "<histogram>.<setting>=<value>,..."; the name of a single histogram may be omitted."""
+    """Expand `varies`, each "<histogram>.<setting>=<value>,...", into combinations.
+
+    `path` is the file of `settings`. The name of a single histogram may be omitted.
+    """
     configs = {config.name: config for config in settings.histograms}
     names = list(configs)
     chosen: dict[str, dict[str, list[Value]]] = {name: {} for name in names}
@@ -171,7 +178,10 @@ class _Variants(NamedTuple):
     chosen: Mapping[str, list[Value]]
 
     def add_to(self, grid: Grid, document: Mapping[str, Any], base: Path) -> None:
-        """Add the combinations of the values, each read like a settings file in `base`."""
+        """Add the combinations of the values, each read like a settings file in `base`.
+
+        `document` is the whole settings file.
+        """
         seen: set[tuple[str | None, ...]] = set()
         good: list[Texts] = []
         failed: list[tuple[Texts, str]] = []
@@ -179,6 +189,7 @@ class _Variants(NamedTuple):
         for choice in itertools.product(*self.chosen.values()):
             texts = tuple(value.text for value in choice)
             values, varied = self._values(choice)
+            # Alike in all that this mechanism supports.
             if tuple(varied.values()) in seen:
                 continue
             seen.add(tuple(varied.values()))
@@ -205,7 +216,10 @@ class _Variants(NamedTuple):
     def _values(
         self, choice: Sequence[Value]
     ) -> tuple[dict[str, Any], dict[str, str | None]]:
-        """Return the section with these values, and the values that its mechanism supports."""
+        """Return the section with a `choice` of values, and these as text, by full name.
+
+        Settings that the mechanism does not support are left out of the first, None in the second.
+        """
         varied = dict(zip(self.chosen, choice, strict=True))
         values = dict(self.section)
         for name, (_, value) in varied.items():
@@ -218,10 +232,12 @@ class _Variants(NamedTuple):
         mechanism = str(values.get("mechanism"))
         if "mechanism" in varied and mechanism in MECHANISMS:
             supported = known_settings(mechanism)
-        record = MECHANISMS.get(mechanism)
-        decides = "" if record is None else record.decides_domain
+        # With some mechanisms the value of another setting, `decides`, says whether labels are
+        # listed. If that is varied, drop the list for the values without one.
+        config = MECHANISMS.get(mechanism)
+        decides = "" if config is None else config.decides_domain
         may_differ = not varied.keys().isdisjoint(("mechanism", decides))
-        if record and decides and may_differ and not record.lists_labels(values):
+        if config and decides and may_differ and not config.lists_labels(values):
             supported -= {"domain", "domain_file", "buckets", "quantiles"}
         texts = {
             name: value.text if name in supported else None
@@ -233,20 +249,22 @@ class _Variants(NamedTuple):
     def _check(
         self, good: Sequence[Texts], failed: Sequence[tuple[Texts, str]]
     ) -> None:
-        """Refuse a value without a valid combination; settings named in complaints come first."""
+        """Refuse a value that is in no `good` combination, for the reason that one `failed`.
 
-        def is_named(name: str) -> bool:
-            # A tick may be wrong for a duration.
-            words = (
-                f"{name} = ",
-                f"{name}: ",
-                *["number of ticks of"] * (name == "tick"),
-            )
-            return any(word in reason for _, reason in failed for word in words)
+        Several values may be in none because of one of them, so look first at the settings that the
+        reasons name.
+        """
 
-        for place, name in sorted(
-            enumerate(self.chosen), key=lambda one: not is_named(one[1])
-        ):
+        def is_unnamed(place_and_name: tuple[int, str]) -> bool:
+            _, name = place_and_name
+            words = [f"{name} = ", f"{name}: "]
+            if name == "tick":
+                words.append(
+                    "number of ticks of"
+                )  # a duration that the tick does not divide
+            return not any(word in reason for _, reason in failed for word in words)
+
+        for place, name in sorted(enumerate(self.chosen), key=is_unnamed):
             for text, _ in self.chosen[name]:
                 reasons = [reason for texts, reason in failed if texts[place] == text]
                 if reasons and not any(texts[place] == text for texts in good):
@@ -268,17 +286,21 @@ def known_settings(mechanism: str) -> set[str]:
 
 
 def settings_text(config: HistogramConfig) -> str:
-    """Return a histogram's settings as JSON; a long domain is replaced by its number of labels."""
+    """Return a histogram's settings as JSON, as the results have them.
+
+    A long domain is replaced by its number of labels; what is not measured is left out.
+    """
     texts: dict[str, object] = {"mechanism": config.mechanism}
+    in_buckets = config.buckets is not None
     for rule in rules(type(config)):
         value = getattr(config, rule.attribute)
-        in_buckets = config.buckets is not None
         if value is None or rule.name in ("split", "label", "unit"):
             continue
         if rule.name == "windows":
             if config.without_epochs:
                 texts["windows"] = list(map(format_duration, value))
             continue
+        # The domain of buckets is their labels; in its place are the quantiles, with their default.
         if rule.name == "quantiles" and in_buckets:
             continue
         if rule.name == "domain" and in_buckets:

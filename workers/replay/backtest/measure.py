@@ -5,7 +5,11 @@ almost no cost; at a measured tick it compares the published counts with the exa
 `View`, column by column. Order statistics are compared with the exact answers, `pay_what_you_get`
 as a board of labels. *Bounded* counts are those after the histogram's bounds (`max_items`,
 `max_count`), to which noise is added; *unbounded* ones are of all events. A board is the list of a
-stream key's largest items.
+stream key's largest items. The top has those with the largest exact counts, `view.top` at most, and
+a rank is a place in it.
+
+Exact counts are kept by row, of the `Truth` of the view: a row is an item of a stream key. A run
+has rows of its own, unless its mechanism reads the truth's (`has_rows_of_truth`).
 """
 
 import math
@@ -61,10 +65,11 @@ _SHOWN = (
 SUMS = ("sum_error_mean", "sum_coverage", "mean_error_mean", "mean_coverage")
 _FURTHER = ("lost", "within_error", "shortfall", "shown_new", "coverage_new")
 METRICS = (*_SHOWN, *TOPS, *_FURTHER, *SUMS)
-# The column of every metric in a row of measurements.
+# Measurements of a stream key at a tick are a float array, NaN where nothing is defined: a column
+# for every metric, at
 PLACE = {name: i for i, name in enumerate(METRICS)}
-# After the columns of METRICS, a column for each exact rank: the error of the item of that rank;
-# then one for each again: whether it is shown (`Watch.by_rank`).
+# and then, for each of these, a column for each rank: the error of the item of that rank, and
+# whether it is shown.
 RANKED = ("error_mean", "shown_rate")
 # For all stream keys together, these and those by rank are the mean over the keys.
 OF_KEYS = (*TOPS, "shortfall")
@@ -83,25 +88,35 @@ Ticks = Codes | Longs
 
 
 class Delays:
-    """Ticks from reaching a size to an item's first appearance, over all epochs."""
+    """Ticks from reaching a size, one of the counts SIZES, to an item's first appearance.
+
+    They are collected over all epochs.
+    """
 
     def __init__(self) -> None:
+        # By size: how many items reached it; and of those shown, how often each delay occurred.
         self._passed = np.zeros(len(SIZES), dtype=np.int64)
-        self._of: list[Counter[int]] = [Counter() for _ in SIZES]
+        self._delays: list[Counter[int]] = [Counter() for _ in SIZES]
 
     def add(self, reached: Ticks, first: Ticks) -> None:
-        """Add a finished epoch: `reached` (rows, sizes) and `first` (rows,) are ticks; 0: never."""
-        shown = np.zeros(len(reached), dtype=np.int64)
-        shown[: min(len(first), len(reached))] = first[: len(reached)]
-        for size, counter in enumerate(self._of):
+        """Add a finished epoch, with its ticks by row; 0: never.
+
+        `reached` (rows, sizes) is when an item's count reached a size, `first` (rows,), which may
+        have fewer or more rows, when it was first shown.
+        """
+        first_shown = np.zeros(len(reached), dtype=np.int64)
+        first_shown[: min(len(first), len(reached))] = first[: len(reached)]
+        for size, counter in enumerate(self._delays):
             rows = np.flatnonzero(reached[:, size])
             self._passed[size] += len(rows)
-            found = rows[shown[rows] > 0]
-            counter.update(np.maximum(shown[found] - reached[found, size], 0).tolist())
+            found = rows[first_shown[rows] > 0]
+            # Noise may show an item before it reaches the size.
+            delays = np.maximum(first_shown[found] - reached[found, size], 0)
+            counter.update(delays.tolist())
 
     def metrics(self) -> Iterator[tuple[str, int, float]]:
         """Yield (metric, size, value): how many items reached a size, and how late each showed."""
-        sizes = zip(SIZES.tolist(), self._passed.tolist(), self._of, strict=True)
+        sizes = zip(SIZES.tolist(), self._passed.tolist(), self._delays, strict=True)
         for size, passed, counter in sizes:
             if not passed:
                 continue
@@ -111,6 +126,7 @@ class Delays:
             if shown:
                 delays, times = np.array(sorted(counter.items())).T
                 yield "delay_mean", size, int((delays * times).sum()) / shown
+                # The median of all that passed: those not shown are later than any.
                 if 2 * shown > passed:
                     middle = np.searchsorted(np.cumsum(times), (passed + 1) // 2)
                     yield "delay_median", size, int(delays[middle])
@@ -123,7 +139,10 @@ def fill_errors(
     unbounded: Longs,
     sd: float | None = None,
 ) -> None:
-    """Fill in the errors of published counts, at least one, from bounded and unbounded ones."""
+    """Fill in the errors of published counts, at least one; `exact` are the bounded counts.
+
+    `sd` is that of their noise (None: not stated).
+    """
     error = published - exact
     for name, off in (("error", error), ("error_unbounded", published - unbounded)):
         size = np.abs(off)
@@ -141,7 +160,11 @@ def _coverage(error: Longs, sd: float) -> float:
 
 
 def over_all(metric: str, values: Floats, weight: Floats | None) -> float:
-    """Return one number for the whole run from a metric's ticks; see docs/results.md."""
+    """Return one number for the whole run from a metric's values at ticks (n,).
+
+    That is the worst of worst errors, the root mean square of such, else the mean, by `weight` if
+    the metric is a share (docs/results.md).
+    """
     if metric.endswith("_worst"):
         return float(values.max())
     if metric.endswith("_rms"):
@@ -166,14 +189,15 @@ class Watch:
         self.run = run
         self.histogram = histogram
         self.view = view
-        #: The series: its name, and its window if it has one.
+        #: The series' name, and its window if it has one.
         self.name, _ = histogram.outputs[view.number]
         self.window_ms = histogram.config.series[view.number].window_ms
-        # The first columns of every row of results.
+        # The first columns of every row of results and boards.
         self._row_head = run.number, run.seed, self.name
-        # Numbers of a stream key that are measured at a tick.
+        # Columns of the measurements of a stream key at a tick.
         self._width = len(METRICS) + len(RANKED) * view.top
-        # Whether there is a delay to measure, and whether the columns record the first appearance.
+        # Whether items are discovered, so that there are delays; and whether the run's rows are
+        # those of the truth: then its ledger notes when they were first shown.
         self._discovers = run.combination.discovers
         self._same_rows = has_rows_of_truth(run.combination.config)
         self._threshold_is_count = run.combination.config.threshold_is_count
@@ -184,8 +208,9 @@ class Watch:
         self._rows: dict[int, Floats] = {}
         self._boards: dict[int, list[BoardRow]] = {}
         self._delays = Delays()
+        # Of this epoch: the run's ledger; and by row of the truth, the ticks at which items reached
+        # sizes, and (unless the ledger has them) those at which they were first shown.
         self._columns: Ledger | None = None
-        # Of this epoch: ticks at which items reached sizes, and at which they were first shown.
         self._reached: Longs = np.empty((0, len(SIZES)), dtype=np.int64)
         self._first: Longs = _NO_ROWS
 
@@ -195,6 +220,7 @@ class Watch:
             self.end_epoch()
         self.latest = shown
         self.ticks += 1
+        # In global ticks, which go on over epochs.
         self.last_tick = (self.histogram.next or 1) - 1
         self.first_tick = self.first_tick or self.last_tick
         release = shown.release
@@ -213,7 +239,7 @@ class Watch:
         return _NO_ROWS if isinstance(release, Answers) else self._shown(release)[0]
 
     def end_epoch(self) -> None:
-        """Add the epoch's delays, and forget what belongs to it."""
+        """Add the epoch's delays, and forget the rest of it."""
         if self._columns is not None:
             first = self._columns.shown if self._same_rows else self._first
             self._delays.add(self._reached, first)
@@ -226,6 +252,7 @@ class Watch:
         if self.latest is None:
             return
         view = self.view
+        # A single stream key is measured as all together.
         keys = view.keys if len(view.keys) > 1 else []
         out = np.full((1 + len(keys), self._width), np.nan)
         self.fill(out, self.latest)
@@ -254,7 +281,10 @@ class Watch:
         return out[len(out) - len(self.view.keys) :]
 
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
-        """Fill in a tick's metrics: row 0 for all stream keys, then one each, if several."""
+        """Fill in a tick's metrics: in `out`, row 0 is of all stream keys, then one of each.
+
+        With a single stream key there is row 0 only.
+        """
         view = self.view
         release = shown.release
         if isinstance(release, Answers):
@@ -266,7 +296,8 @@ class Watch:
         )
         key_of = view.truth.columns.keys[rows]
         new = self._new(rows, shown.tick)
-        # For all stream keys and for each: which of the shown rows are its own, and its exact rows.
+        # For all stream keys and for each: which of the shown rows are its own, and the rows of all
+        # its items.
         everything = np.ones(len(rows), dtype=np.bool_)
         parts: list[tuple[Bools, Any]] = [(everything, slice(None))]
         if len(out) > 1:
@@ -323,7 +354,11 @@ class Watch:
     def _fill_sums(
         self, row: Floats, shown: ReleasedTick, rows: Rows, own: Bools
     ) -> None:
-        """Fill in the errors of published sums and means of the `own` rows, in steps."""
+        """Fill in the errors of published sums and means, of those in `rows` that are `own`.
+
+        Sums are in steps above the low end of the range, so with n the count and S the sum, the
+        published, "centred" sum is that of 2 S - n (steps of the range).
+        """
         view = self.view
         release = shown.release
         means = shown.means
@@ -359,26 +394,31 @@ class Watch:
         is_new = first[rows] > tick - NEW_TICKS
         return np.asarray(is_new & ~np.isin(rows, self.histogram.carried))
 
-    def _fill_top(self, row: Floats, one: KeyView, rows: Rows, counts: Longs) -> None:
-        """Fill in how a stream key's published items compare with its exact top, by rank too."""
+    def _fill_top(self, row: Floats, key: KeyView, rows: Rows, counts: Longs) -> None:
+        """Fill in how a stream key's published items compare with its exact top, by rank too.
+
+        `rows` are its shown items, `counts` their published counts.
+        """
         view = self.view
-        best = one.top.rows
-        self.fill_hits(row, one, rows[top_places(rows, counts, view.top)])
+        best = key.top.rows
+        self.fill_hits(row, key, rows[top_places(rows, counts, view.top)])
         published = np.full(len(view.counts), _NO_COUNT)
         published[rows] = counts
-        here = published[best]
-        is_shown = here != _NO_COUNT
+        of_best = published[best]
+        is_shown = of_best != _NO_COUNT
         if len(best) > 1:
-            row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
-        errors = np.where(is_shown, np.abs(here - view.counts[best]), np.nan)
+            # An item that is not shown ranks below all others.
+            row[PLACE["rank_correlation"]] = kendall(view.counts[best], of_best)
+        errors = np.where(is_shown, np.abs(of_best - view.counts[best]), np.nan)
         self.by_rank(row, "error_mean")[: len(best)] = errors
         self.by_rank(row, "shown_rate")[: len(best)] = is_shown
 
-    def fill_hits(self, row: Floats, one: KeyView, named: Rows) -> None:
-        """Fill in precision and recall of the `named` rows against the exact tops."""
-        bounded = (self.view.counts, one.top)
-        unbounded = (self.view.unbounded, one.top_unbounded)
+    def fill_hits(self, row: Floats, key: KeyView, named: Rows) -> None:
+        """Fill in precision and recall of the `named` rows against the exact tops of their key."""
+        bounded = (self.view.counts, key.top)
+        unbounded = (self.view.unbounded, key.top_unbounded)
         for suffix, (counts, top) in (("", bounded), ("_unbounded", unbounded)):
+            # An item that counts as much as the last of the top is as right as that.
             right = int((counts[named] >= top.floor).sum())
             if len(named):
                 row[PLACE["precision" + suffix]] = right / len(named)
@@ -409,7 +449,10 @@ class Watch:
         named: Sequence[int],
         published: dict[int, int],
     ) -> Iterator[BoardRow]:
-        """Yield a stream key's exact top, then the other `named` rows; `published` is by row."""
+        """Yield a stream key's exact top, then its other `named` rows, by exact rank.
+
+        `published` has the published counts by row; a mechanism that names items has none.
+        """
         view = self.view
         release = shown.release
         best = view.keys[index].top.rows.tolist()
@@ -417,19 +460,26 @@ class Watch:
             (view.rank(index, row), row) for row in set(named).difference(best)
         )
         for rank, row in [*enumerate(best, start=1), *others]:
-            exact = int(view.counts[row]), int(view.unbounded[row])
-            is_shown = row in published or row in named
-            more = is_shown, published.get(row), release.sd, release.threshold
-            label = view.truth.columns.label(row).decode()
-            yield self.board_row(shown, index, rank, label, *exact, *more)
+            yield self.board_row(
+                shown,
+                index,
+                rank=rank,
+                label=view.truth.columns.label(row).decode(),
+                exact=int(view.counts[row]),
+                exact_unbounded=int(view.unbounded[row]),
+                shown=row in published or row in named,
+                released=published.get(row),
+                sd=release.sd,
+                threshold=release.threshold,
+            )
 
-    def board_row(self, at: ReleasedTick, index: int, *more: Any) -> BoardRow:
-        """Return a row of a stream key at a tick; `more` are the fields from `rank` on."""
+    def board_row(self, tick: ReleasedTick, index: int, **fields: Any) -> BoardRow:
+        """Return a row of a stream key's board; `fields` are those of `BoardRow` from `rank` on."""
         name = self.view.names[index]
-        return BoardRow(*self._row_head, name, self.last_tick, at.end_ms, *more)
+        return BoardRow(*self._row_head, name, self.last_tick, tick.end_ms, **fields)
 
     def retain(self, ticks: set[int], boards: set[int]) -> None:
-        """Keep only the measurements of these `ticks`, and the boards of these `boards`."""
+        """Keep only the measurements of these `ticks`, and the boards of the ticks `boards`."""
         self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
         self._boards = {
             tick: rows for tick, rows in self._boards.items() if tick in boards
@@ -445,6 +495,7 @@ class Watch:
         The stream key "" is all of them together; delays have a size instead of ticks.
         """
         ticks = np.array(sorted(self._rows), dtype=np.int64)
+        # Stream keys come up over time: early ticks have fewer rows. `measured` is by key and tick.
         most = max(map(len, self._rows.values()), default=1)
         measured = np.full((most, len(ticks), self._width), np.nan)
         for position, tick in enumerate(ticks.tolist()):
@@ -484,6 +535,7 @@ class Watch:
         rank: int = 0,
         size: int = 0,
     ) -> Series:
+        """Return values of a metric at ticks as rows of results.parquet."""
         columns = np.array(ticks, dtype=np.int64), np.array(values, dtype=np.float64)
         return Series(*self._row_head, key, metric, rank, size, *columns)
 
@@ -492,7 +544,10 @@ Fields = Mapping[str, Any]
 
 
 class Pair(NamedTuple):
-    """A published number and the exact ones; `rank` is 0 outside a list of the largest."""
+    """A published number of an answer, and the exact ones, with its `name` on a board.
+
+    `rank` is its place if the answer is a list of the largest, else 0.
+    """
 
     name: str
     rank: int
@@ -507,13 +562,14 @@ class Pair(NamedTuple):
 
 
 class QueryWatch(Watch):
-    """Observer of `bounded_max`, `doubling`, `two_level` or `two_level_k`."""
+    """Observer of a mechanism that answers queries: order statistics, such as the largest count."""
 
     def __init__(
         self, run: Run, histogram: ReplayHistogram, view: View, config: HistogramConfig
     ) -> None:
         super().__init__(run, histogram, view)
         self._queries = Queries(config.asked, config.declared)
+        # Of each label in the domain, whose order is that of a stream key's rows.
         self._place = {label: i for i, label in enumerate(config.declared)}
 
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
@@ -521,6 +577,7 @@ class QueryWatch(Watch):
         if not isinstance(shown.release, Answers):
             return
         every: list[Pair] = []
+        # Of the first stream keys only; all count in the row of all.
         rows = self.rows_of_keys(out)
         for index in range(len(self.view.names)):
             fields: Fields = shown.release.of_key[index]
@@ -528,16 +585,16 @@ class QueryWatch(Watch):
             every += pairs
             if index < len(rows):
                 row = rows[index]
-                self._errors_of(row, pairs)
-                self._labels(row, index, fields)
+                self._fill_answers(row, pairs)
+                self._fill_labels(row, index, fields)
                 errors_by_rank = self.by_rank(row, "error_mean")
                 for pair in pairs:
                     if 0 < pair.rank <= self.view.top:
                         errors_by_rank[pair.rank - 1] = pair.error
-        self._errors_of(out[0], every)
+        self._fill_answers(out[0], every)
 
     @staticmethod
-    def _errors_of(row: Floats, pairs: Sequence[Pair]) -> None:
+    def _fill_answers(row: Floats, pairs: Sequence[Pair]) -> None:
         """Fill in the errors of published answers, if there are any."""
         if pairs:
             counts = [(pair.published, pair.exact, pair.unbounded) for pair in pairs]
@@ -546,9 +603,9 @@ class QueryWatch(Watch):
                 [pair.error <= pair.allowed for pair in pairs]
             )
 
-    def _labels(self, row: Floats, index: int, fields: Fields) -> None:
+    def _fill_labels(self, row: Floats, index: int, fields: Fields) -> None:
         """Fill in how good the labels are that answers name, such as the most frequent one."""
-        exact, unbounded = self._sums(index)
+        exact, unbounded = self._exact_counts(index)
         named = [
             [self._place[label] for label in labels]
             for _, labels in _answer_labels(fields)
@@ -559,24 +616,29 @@ class QueryWatch(Watch):
         best = np.sort(exact)
         short = [(best[-len(places) :] - exact[places]).mean() for places in named]
         row[PLACE["shortfall"]] = np.mean(short)
-        for suffix, sums in (("", exact), ("_unbounded", unbounded)):
-            best = np.sort(sums)
-            right = [(sums[places] >= best[-len(places)]).mean() for places in named]
+        for suffix, counts in (("", exact), ("_unbounded", unbounded)):
+            best = np.sort(counts)
+            right = [(counts[places] >= best[-len(places)]).mean() for places in named]
             row[PLACE["recall" + suffix]] = np.mean(right)
             row[PLACE["precision" + suffix]] = np.mean(right)
 
-    def _sums(self, index: int) -> tuple[Longs, Longs]:
-        """Return a stream key's exact sums, in the order of the domain, bounded and not."""
+    def _exact_counts(self, index: int) -> tuple[Longs, Longs]:
+        """Return a stream key's exact counts, in the order of the domain, bounded and not."""
+        # The truth has a row for every declared label, stream key after stream key.
         d = len(self._place)
         rows = slice(index * d, (index + 1) * d)
         return self.view.counts[rows], self.view.unbounded[rows]
 
     def _pairs(self, index: int, fields: Fields) -> Iterator[Pair]:
-        """Yield the published numbers of a stream key's answers with the exact ones."""
-        exact, unbounded = map(self._queries.answers, self._sums(index))
+        """Yield the published numbers of a stream key's answers with the exact ones.
+
+        Answers that name labels have none.
+        """
+        exact, unbounded = map(self._queries.answers, self._exact_counts(index))
         allowed = fields["error"]
         for answer, right, wide in zip(_answers(fields), exact, unbounded, strict=True):
             query = str(answer["query"])
+            # Published, exact and unbounded: each is a number, or a list.
             values: tuple[Any, Any, Any] = (
                 answer["value"],
                 right["value"],
@@ -600,25 +662,44 @@ class QueryWatch(Watch):
         for index in range(len(self.view.keys)):
             fields: Fields = shown.release.of_key[index]
             pairs = list(self._pairs(index, fields))
+            # Lists of the largest stay in their order, after what is sorted by its exact count.
             pairs.sort(key=lambda pair: 0 if pair.rank else -pair.exact)
             for rank, pair in enumerate(pairs[: 2 * self.view.top], start=1):
-                counts = pair.exact, pair.unbounded, True, pair.published
-                yield self.board_row(shown, index, rank, pair.name, *counts)
-            sums = self._sums(index)
+                yield self.board_row(
+                    shown,
+                    index,
+                    rank=rank,
+                    label=pair.name,
+                    exact=pair.exact,
+                    exact_unbounded=pair.unbounded,
+                    shown=True,
+                    released=pair.published,
+                )
+            exact, unbounded = self._exact_counts(index)
             for query, labels in _answer_labels(fields):
                 for rank, label in enumerate(labels[: self.view.top], start=1):
-                    exact, unbounded = (int(of[self._place[label]]) for of in sums)
-                    name = f"{query}: {label}"
+                    row = self._place[label]
                     yield self.board_row(
-                        shown, index, rank, name, exact, unbounded, True, None
+                        shown,
+                        index,
+                        rank=rank,
+                        label=f"{query}: {label}",
+                        exact=int(exact[row]),
+                        exact_unbounded=int(unbounded[row]),
+                        shown=True,
+                        released=None,
                     )
 
 
 class LabelsWatch(Watch):
-    """Observer of `pay_what_you_get`; its board is the last labels named."""
+    """Observer of `pay_what_you_get`, which names labels at some ticks, without their counts.
+
+    Its board is the last labels that it named.
+    """
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         super().__init__(run, histogram, view)
+        # By index of the stream key: the last labels named in this epoch.
         self._last: dict[int, Sequence[str]] = {}
 
     def on_tick(self, shown: ReleasedTick) -> None:
@@ -674,9 +755,9 @@ class LabelsWatch(Watch):
 
 
 def has_rows_of_truth(config: HistogramConfig) -> bool:
-    """Return whether a run reads the columns of its truth, so that rows are the same.
+    """Return whether a run reads the columns of its truth, so that both have the same rows.
 
-    Without epochs it forgets rows, so it counts by itself.
+    Without epochs a run forgets rows, so it counts by itself.
     """
     return config.about.in_ledger and not config.without_epochs
 

@@ -69,6 +69,7 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
     given_up = (
         RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
     )
+    # A little less, so that a distance of exactly that much is not lost to rounding.
     least = worth(best) - given_up - 1e-12
     near = [outcome for outcome in rated if worth(outcome) >= least]
     chosen = min(
@@ -90,7 +91,10 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
 def _dominated(
     mine: tuple[float, float], points: Sequence[tuple[float, float]]
 ) -> bool:
-    """Return whether another point is no worse in both coordinates, and better in one of them."""
+    """Return whether another point is no worse in both coordinates, and better in one of them.
+
+    Larger is better in both.
+    """
     return any(
         other != mine and other[0] >= mine[0] and other[1] >= mine[1]
         for other in points
@@ -101,6 +105,7 @@ def _tie_break(one: Outcome, metric: str) -> tuple[float, float, int]:
     """Order combinations of equal epsilon and delta: best board first, then smallest error."""
     error = _mean(one, ERROR, math.inf)
     if metric == RECALL:
+        # In steps of SAME_RECALL, within which boards are equal.
         return -round(_mean(one, RECALL) / SAME_RECALL), error, one.number
     return error, 0.0, one.number
 
@@ -108,7 +113,7 @@ def _tie_break(one: Outcome, metric: str) -> tuple[float, float, int]:
 def _why(
     chosen: Outcome, best: Outcome, metric: str, outcomes: Sequence[Outcome]
 ) -> str:
-    """Return the sentence that recommends `chosen`, compared with the `best` score."""
+    """Return the sentence that recommends `chosen`; `best` has the best score at any epsilon."""
     name = _name(chosen)
     figures = _figures(chosen, metric)
     if len(outcomes) == 1:
@@ -138,7 +143,10 @@ def _trade_offs(
     worth: Callable[[Outcome], float],
     metric: str,
 ) -> Iterator[str]:
-    """Describe the error, the best run with a smaller epsilon, and the share cut off by bounds."""
+    """Yield sentences on what `chosen` costs: its error, and the share that its bounds cut off.
+
+    Also the best run with a smaller epsilon; `worth` is a run's score, larger being better.
+    """
     off = [outcome for outcome in by_epsilon if ERROR in outcome.metrics]
     if metric == RECALL and chosen in off:
         closest = min(off, key=lambda outcome: (_mean(outcome, ERROR), outcome.number))

@@ -6,7 +6,10 @@
     rejects.json      input totals, rejects with reasons, and whether the run reached its end
 
 docs/results.md defines every column and metric. No file holds the time, or the name of a machine or
-user, so the same results give the same bytes. `by_histogram` reads the tables by combination.
+user, so the same results give the same bytes. A run is a combination of settings, tried with
+several seeds. A series is a histogram, or without epochs one of its windows. The top is a stream
+key's items with the largest exact counts, and a rank is a place in it. `by_histogram` reads the
+tables by combination.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ class Outcome:
     """One combination of settings, all its seeds together; `row` is that of the first seed.
 
     `varied` holds the settings with several `--vary` values, without the histogram's name (None:
-    not a setting of the mechanism); `metrics` cover the whole run and all stream keys.
+    not a setting of the mechanism); `metrics` cover the whole run and all stream keys; `seeds` is
+    how many there are.
     """
 
     row: RunRow
@@ -88,19 +92,20 @@ class Outcome:
 
 
 def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
-    """Return the outcomes of each histogram, without epochs of each window, by their number."""
+    """Return the outcomes of each histogram, without epochs of each window, by run number."""
     import pyarrow.compute as pc
 
     # Metrics of the whole run and of all stream keys have no key, tick, rank or size.
     whole = pc.equal(tables.results["key"], "")
     for name in ("tick", "rank", "size"):
         whole = pc.and_(whole, pc.equal(tables.results[name], 0))
-    # By run and series.
+    # By run and series, then metric: a value for each seed.
     values: dict[tuple[int, str], dict[str, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for row in tables.results.filter(whole).to_pylist():
         values[row["run"], row["histogram"]][row["metric"]].append(row["value"])
+    # By run and series, a row for each seed; and by setting, the values that were varied.
     seeds: dict[tuple[int, str], list[RunRow]] = defaultdict(list)
     choices: dict[str, set[str]] = defaultdict(set)
     for row in tables.runs.to_pylist():
@@ -154,9 +159,11 @@ ARROW = {"int": "int64", "float": "float64", "str": "string", "bool": "bool_"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """Row of runs.parquet: one combination with one seed (`varied`: see `Combination`).
+    """Row of runs.parquet: one combination with one seed, and one window if it has no epochs.
 
-    Without epochs it has a row for each window, whose series is `histogram`.
+    `histogram` is the name of the series, which has that of the window. `varied` holds the varied
+    values as text by "<histogram>.<setting>" (None: the mechanism has no such setting), `settings`
+    all settings as JSON.
     """
 
     run: int
@@ -187,7 +194,11 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Rows of results.parquet that differ in tick and value only: int64 (n,) and float64 (n,)."""
+    """Rows of results.parquet that differ in tick and value only: int64 (n,) and float64 (n,).
+
+    The key "" is all stream keys together, tick 0 the whole run; rank and size are 0 where the
+    metric is about none.
+    """
 
     run: int
     seed: int
@@ -202,7 +213,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """Row of boards.parquet: one item of a stream key at one tick, exact and as published."""
+    """Row of boards.parquet: one item of a stream key at one tick, exact and as published.
+
+    `rank` is its place by exact count, from 1. `exact` is after the bounds on an event's items,
+    `exact_unbounded` before them; `released` is the published count, None if the item is not shown,
+    or shown without a count; `sd` is that of its noise.
+    """
 
     run: int
     seed: int
@@ -222,10 +238,14 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Content of rejects.json; `late` and `outside` are as in `Summary`.
+    """Content of rejects.json: what was read.
 
-    `counts` are rejects by reason; `first` holds (partition, number, reason) of the first ones, and
-    `word` is what the numbers count: "line", "row" or "offset". `top` is the n of top-n metrics.
+    late        number of events dated further back than `events.grace` allows
+    outside     number of events outside the range of time
+    counts      rejects by reason; `first` holds (partition, number, reason) of the first ones, and
+                `word` is what the numbers count: "line", "row" or "offset"
+    top         the n of top-n metrics
+    left_out    combinations of settings that are invalid, with the reason
     """
 
     complete: bool
@@ -255,7 +275,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The files of a results directory, as Arrow tables."""
+    """The files of a results directory: the three of them that are tables, and rejects.json."""
 
     runs: pa.Table
     results: pa.Table
@@ -297,7 +317,10 @@ def write(directory: Path, results: Results) -> None:
 
 
 def table_of(kind: type, rows: Sequence[Any]) -> pa.Table:
-    """Return a table with a column for every field; `varied` becomes one per varied setting."""
+    """Return a table of dataclass `kind`, with a column for every field of a type in ARROW.
+
+    `varied` becomes a column per varied setting.
+    """
     import pyarrow as pa
 
     columns: dict[str, pa.Array] = {}
@@ -317,12 +340,12 @@ def results_table(series: Sequence[Series]) -> pa.Table:
     """Return results.parquet: one row for each value of each series."""
     import pyarrow as pa
 
-    lengths = [len(line.values) for line in series]
-    # By row, the number of its series, of which it takes the other columns.
-    line_of = pa.array(np.repeat(np.arange(len(series)), lengths))
-    table = table_of(Series, series).take(line_of)
+    lengths = [len(one.values) for one in series]
+    # By row, the index of its series, of which it takes the other columns.
+    series_of_row = pa.array(np.repeat(np.arange(len(series)), lengths))
+    table = table_of(Series, series).take(series_of_row)
     for name, kind in (("tick", "int64"), ("value", "float64")):
-        parts = (getattr(line, f"{name}s") for line in series)
+        parts = (getattr(one, f"{name}s") for one in series)
         column = np.concatenate([np.empty(0, dtype=kind), *parts])
         table = table.append_column(name, pa.array(column))
     return table.select(RESULTS_COLUMNS)

@@ -75,15 +75,18 @@ def processes_for(runs: Sequence[Run]) -> int:
 
 
 def split_runs(runs: Sequence[Run], number: int) -> list[list[Run]]:
-    """Split the runs evenly between processes, grouping those that share bounded counts."""
-    # Runs of one lane share bounded counts: order by lanes, each where its first run is.
-    lanes = [run.combination.config.lane for run in runs]
-    first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
-    order = [
-        (first[lane], run.number, run.seed)
-        for lane, run in zip(lanes, runs, strict=True)
-    ]
-    ordered = [runs[at] for at in sorted(range(len(runs)), key=order.__getitem__)]
+    """Split the runs evenly between `number` processes, so that few have runs of the same lane.
+
+    Runs of one lane share bounded counts.
+    """
+    # Lanes are ordered by their first run.
+    first: dict[Lane, int] = {}
+    for i, run in enumerate(runs):
+        first.setdefault(run.combination.config.lane, i)
+    ordered = sorted(
+        runs,
+        key=lambda run: (first[run.combination.config.lane], run.number, run.seed),
+    )
     cuts = [len(ordered) * i // number for i in range(number + 1)]
     return [ordered[a:b] for a, b in pairwise(cuts)]
 
@@ -107,9 +110,12 @@ class Pool:
         self._children: list[tuple[Any, Connection]] = []
         for backtest in backtests:
             ours, theirs = context.Pipe()
+            # A child inherits our ends of all pipes. It closes them, so that this process alone
+            # holds them: when it is gone, the children see the end.
             others = [ours, *(connection for _, connection in self._children)]
-            about = backtest, key, theirs, others
-            child = context.Process(target=_serve, args=about, daemon=True)
+            child = context.Process(
+                target=_serve, args=(backtest, key, theirs, others), daemon=True
+            )
             # Block signals until the child ignores them.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
             child.start()
@@ -118,6 +124,7 @@ class Pool:
             self._children.append((child, ours))
 
     def close(self) -> None:
+        """End the processes, whatever they are doing."""
         for child, connection in self._children:
             child.kill()
             connection.close()
@@ -207,7 +214,10 @@ def _serve(
     connection: Connection,
     others: Sequence[Connection],
 ) -> None:
-    """Release the ticks of the received calls until the results are requested."""
+    """Be a process of a `Pool`: do the runs of `backtest`, then send the results, or an error.
+
+    `connection` is to the parent; `others` are its ends of pipes, to be closed.
+    """
     for number in HANDLED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
@@ -227,10 +237,13 @@ def _serve(
 
 
 def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:
-    """Make the parent's calls in this process; return the results when it asks for them."""
+    """Make the parent's calls to its merge here; return the results when it asks for them.
+
+    Messages are ("begin", source partitions), ("release", calls) and ("results", arguments...).
+    """
     with infrequent_gc():
         while True:
-            # sent by the parent process
+            # Safe to unpickle: only the parent process can send it.
             what, *arguments = pickle.loads(connection.recv_bytes())
             if what == "begin":
                 merge = ReplayMerge(
@@ -252,7 +265,10 @@ BOARDS_KEPT = 8
 
 
 class Thinned:
-    """At most `most` ticks: multiples of a power of two that doubles when they are too many."""
+    """A set of at most `most` ticks: multiples of a power of two, which doubles when it is full.
+
+    So ticks stay evenly spread, however many there will be.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -275,7 +291,7 @@ Scope = tuple[object, ...]
 
 
 def scope_of(config: HistogramConfig) -> Scope:
-    """Return what unbounded counts depend on; equal scopes share them."""
+    """Return what unbounded counts depend on: histograms with equal scopes share them."""
     epochs = (
         config.start_given,
         config.horizon,
@@ -286,15 +302,19 @@ def scope_of(config: HistogramConfig) -> Scope:
 
 
 class Group:
-    """Runs with one scope, measured against common unbounded counts, `wide`."""
+    """Runs with one scope, measured against common unbounded counts, `wide`.
+
+    A watch observes one series of a run; it measures against a view, of the exact counts.
+    """
 
     def __init__(self, wide: Truth) -> None:
         self.wide = wide
         self.watches: list[Watch] = []
-        #: By bounds and declared domain: one for each series.
+        #: By bounds and declared domain: a view of each series.
         self.views: dict[tuple[Lane, tuple[bytes, ...]], tuple[View, ...]] = {}
         self._measured = Thinned(TICKS_MEASURED)
         self._boards = Thinned(BOARDS_KEPT)
+        # The global tick that `wide` counted last.
         self._tick = 0
         wide.observe = self._on_tick
 
@@ -304,8 +324,11 @@ class Group:
         return all(watch.last_tick == self._tick for watch in self.watches)
 
     def _on_tick(self, shown: ReleasedTick) -> None:
-        """Measure a due tick: it is counted in all series, so all runs have released it."""
-        # Once a tick, though without epochs every window is released.
+        """Measure a due tick, when `wide` has released one of its series, `shown`.
+
+        `wide` is last, so all runs have released the tick; and every series has been counted.
+        """
+        # Once a tick, at the first series: without epochs every window is one.
         if shown.number:
             return
         self._tick = (self.wide.next or 1) - 1
@@ -313,6 +336,7 @@ class Group:
         boards = len(self._boards.ticks)
         if self._measured.due(self._tick):
             self._measure(board=self._boards.due(self._tick))
+        # If the sets were thinned, drop what was measured elsewhere.
         if len(self._measured.ticks) < ticks or len(self._boards.ticks) < boards:
             for one in self.watches:
                 one.retain(self._measured.ticks, self._boards.ticks)
@@ -325,7 +349,7 @@ class Group:
             one.measure(board=board)
 
     def finish(self) -> None:
-        """Measure the last tick, if whole, and end its epoch."""
+        """At the end of the input, measure the last tick, if whole, and end its epoch."""
         if self._tick and self.whole:
             self._measure(board=True)
         for one in self.watches:
@@ -339,9 +363,11 @@ class Backtest:
         self._key = key
         self._top = top
         self._groups: dict[Scope, Group] = {}
+        # By id of the combination, shared by its seeds.
         mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
         self._mechanisms = {
-            of: with_cache(mechanism) for of, mechanism in mechanisms.items()
+            combination: with_cache(mechanism)
+            for combination, mechanism in mechanisms.items()
         }
         running = [self._histogram(run) for run in runs]
         groups = self._groups.values()
@@ -429,7 +455,10 @@ class Backtest:
     def results(
         self, summary: Summary, word: str, left_out: Sequence[str] = ()
     ) -> Results:
-        """Measure the last tick and return all; `word` is the unit of the reject numbers."""
+        """Measure the last tick and return all results.
+
+        `word` is the unit of reject numbers, `left_out` the combinations that are invalid.
+        """
         for group in self._groups.values():
             group.finish()
         results = Results(input_of(summary, word, self._top, left_out))
@@ -446,7 +475,11 @@ def _show(watches: Sequence[Watch], shown: ReleasedTick) -> None:
 
 
 def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:
-    """Return what the results say of the events; `word` ... `left_out` are as in `Input`."""
+    """Return what the results say of the events that were read.
+
+    `word` is the unit of reject numbers, `top` the n of top-n metrics, `left_out` the combinations
+    that are invalid.
+    """
     return Input(
         complete=not summary.partial,
         events=summary.events,
@@ -465,7 +498,7 @@ def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> 
 def row_of(watch: Watch, summary: Summary) -> RunRow:
     """Return the row of runs.parquet of the series that was watched."""
     combination = watch.run.combination
-    promise = watch.run.combination.mechanism.guarantee
+    promise = combination.mechanism.guarantee
     return RunRow(
         run=combination.run,
         seed=watch.run.seed,

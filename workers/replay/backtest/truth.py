@@ -5,7 +5,12 @@ start and epochs of the histograms compared with it. Runs with the same bounds s
 mechanisms that keep their counts in the ledger (`About.in_ledger`; a table with a row per item and
 epoch, `mechanisms.ledger`) read its columns instead of counting again (`ExactLedger`): only their
 noise is their own. Histograms without epochs count windows, each for itself, on both sides. A
-`View` holds the exact boards of one series at one tick, computed once for all runs.
+series is what is published as one: the counts since an epoch began, or a window. A `View` holds the
+exact boards, the largest items, of one series at one tick, computed once for all runs.
+
+"Bounded" counts are those after the histogram's bounds on an event's items and their counts, to
+which noise is added; "unbounded", or "wide", ones are of everything that the events have. A tag is
+a keyed hash of (stream key, label), by which an item's row is found.
 """
 
 import math
@@ -75,7 +80,7 @@ class Sizes:
 
 
 class TruthState(State):
-    """Exact columns of an epoch; `sizes` of its only series."""
+    """Exact columns of an epoch; `sizes` has those of its only series."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +88,7 @@ class TruthState(State):
 
 
 class TruthWindows(SlidingState):
-    """Exact columns of windows, of every label ever met; `sizes` by window."""
+    """Exact columns of windows, of every label ever met; `sizes` has those of each window."""
 
     def __init__(self, windows: tuple[LineCounter, ...]) -> None:
         super().__init__(windows, has_sums=False, discovers=False)
@@ -91,11 +96,12 @@ class TruthWindows(SlidingState):
 
 
 class Exact(Mechanism, shared=False):
-    """Exact counts with the interface of a mechanism."""
+    """Exact counts with the interface of a mechanism, so that a histogram can keep them."""
 
     kind = "exact"
     law = "none"
     _unit = "none"
+    # Nothing is promised.
     _cost = PrivacyCost(float("inf"), float("inf"), 1.0)
 
     def __init__(
@@ -106,9 +112,10 @@ class Exact(Mechanism, shared=False):
         sizes: bool,
         windows: tuple[LineCounter, ...] = (),
     ) -> None:
-        """Count `domain` (empty: all), from 0 every tick if `per_tick`; `sizes`: fill `reached`.
+        """Count the labels in `domain` (empty: all), from 0 every tick if `per_tick`.
 
-        With `windows` each of them is counted, and there are no epochs.
+        `sizes`: record when they reach SIZES. With `windows` each of these is counted, and there
+        are no epochs.
         """
         self._domain = tuple(domain)
         self._per_tick = per_tick
@@ -158,6 +165,7 @@ class Exact(Mechanism, shared=False):
             columns.counts[:] = 0
         before = len(columns.counts_changed)
         state.merge(contributions, add_rows=not self._domain)
+        # The rows that it has changed. A truth is not stored, so they are forgotten at once.
         self._record_sizes(columns.counts_changed[before:], t)
         del columns.counts_changed[before:]
         return state, nothing
@@ -178,7 +186,10 @@ class _NoNoise:
 
 
 class ExactLedger(Ledger):
-    """Columns of a truth that has already counted the tick; first appearances are the run's own."""
+    """The ledger of a run that reads the columns of a truth, which has already counted the tick.
+
+    Only the column `shown`, when an item first appeared, is the run's own.
+    """
 
     def __init__(self, truth: Ledger) -> None:
         super().__init__()
@@ -257,7 +268,10 @@ def with_cache(mechanism: Mechanism) -> Mechanism:
 
 
 def unbounded(lane: Lane) -> Lane:
-    """Return the lane of the same ticks without bounds, released last (`Merge.release`)."""
+    """Return the lane of the same ticks without bounds.
+
+    Of all lanes, a merge releases it last in a tick: then all runs can be measured against it.
+    """
     return Lane(
         lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX, view=lane.view
     )
@@ -271,8 +285,12 @@ def truth_of(
     lane: Lane,
     sizes: bool,
 ) -> Truth:
-    """Return the exact counts for `config`, bounded by `lane`; `key` only names the rows."""
-    # Their noise is never drawn, so any rho will do.
+    """Return the exact counts for `config`, bounded by `lane`.
+
+    They are of the labels in `domain` (empty: of all). `sizes`: record when they reach SIZES. `key`
+    is that of the tags only: there is no noise.
+    """
+    # So any rho will do.
     windows = (
         line_counters(config.window_ticks, config.hops, 1.0)
         if config.without_epochs
@@ -305,14 +323,18 @@ KEYS_MAX = 8
 
 
 class Top(NamedTuple):
-    """At most n rows with counts above 0, in order; `floor` is the count of the last, else 1."""
+    """At most n rows with the largest counts, all above 0, in order.
+
+    `floor` is the count that an item needs to be as large: that of the last row, 1 if there is
+    none.
+    """
 
     rows: Rows
     floor: int
 
 
 class KeyView(NamedTuple):
-    """Exact figures of one stream key.
+    """Exact figures of one stream key; the totals are of all its items.
 
     `rows`: its rows in the bounded truth, None if it is the only key. `top` has rows of the bounded
     truth, `top_unbounded` those of the unbounded truth: the same item has another row there.
@@ -331,8 +353,11 @@ class View:
     def __init__(
         self, truth: Truth, wide: Truth, key: NoiseKey, top: int, number: int = 0
     ) -> None:
-        """Take bounded counts, which define the row numbers, and unbounded ones; n is `top`."""
-        #: The place of the series among those of its histogram.
+        """Compare with bounded counts, `truth`, whose rows are those here, and unbounded, `wide`.
+
+        `number` is the series' place among those of its histogram, `top` the n of the top n, and
+        `key` that of the tags.
+        """
         self.number = number
         self.truth = truth
         self._wide = wide
@@ -340,10 +365,13 @@ class View:
         self.top = top
         #: All stream keys by index, including those not measured individually.
         self.names: Sequence[str] = truth.names
+        # The ledgers of the epoch, and the row in the unbounded one of each row here, found once.
         self._columns: Ledger | None = None
         self._wide_columns: Ledger | None = None
-        # `_place`: the row in the unbounded truth of each row here, which is found once.
-        self._place = self.counts = self.unbounded = _EMPTY
+        self._wide_rows = _EMPTY
+        # By row: the exact count, bounded and not.
+        self.counts = _EMPTY
+        self.unbounded = _EMPTY
         self.keys: list[KeyView] = []
         self.total = self.total_unbounded = 0
 
@@ -351,15 +379,17 @@ class View:
         """Take the counts of the tick that both truths have counted last, and the tops of it."""
         columns = self.truth.columns
         wide = self._wide.columns
+        # An epoch has ledgers of its own.
         if columns is not self._columns or wide is not self._wide_columns:
             self._columns = columns
             self._wide_columns = wide
-            self._place = _EMPTY
+            self._wide_rows = _EMPTY
         wide_rows = np.full(columns.n, -1, dtype=np.int64)
-        wide_rows[: len(self._place)] = self._place
+        wide_rows[: len(self._wide_rows)] = self._wide_rows
+        # Still -1: declared labels that have not occurred.
         missing = np.flatnonzero(wide_rows < 0)
         wide_rows[missing] = wide.find(columns.tags[missing])
-        self._place = wide_rows
+        self._wide_rows = wide_rows
         self.counts = self.truth.counts(self.number)
         wide_counts = self._wide.counts(self.number)
         self.unbounded = np.zeros_like(self.counts)
@@ -376,7 +406,10 @@ class View:
     def _of_key(
         self, columns: Ledger, counts: Longs, index: int
     ) -> tuple[Rows | None, Top, int]:
-        """Return a stream key's rows (None: it is the only key), its top and its total."""
+        """Return a stream key's rows (None: it is the only key), its top and its total.
+
+        `columns` and `counts` are those of the bounded or of the unbounded truth, `index` the key.
+        """
         rows = None if len(self.names) == 1 else np.flatnonzero(columns.keys == index)
         counted = np.flatnonzero(counts > 0) if rows is None else rows[counts[rows] > 0]
         best = counted[top_places(counted, counts[counted], self.top)]
@@ -411,7 +444,10 @@ class View:
 
 
 def top_places(rows: Rows, counts: Longs, n: int) -> Rows:
-    """Return the places in `rows` of the n largest counts, by count, ties by row."""
+    """Return the places in `rows` of the n largest counts, largest first, ties by row.
+
+    `counts` has those of `rows`.
+    """
     places = np.arange(len(rows))
     if len(rows) > n:
         least = np.partition(counts, len(rows) - n)[len(rows) - n]
@@ -420,7 +456,10 @@ def top_places(rows: Rows, counts: Longs, n: int) -> Rows:
 
 
 def kendall(exact: Longs, published: Longs) -> float:
-    """Return Kendall's tau-b; nan if either is all ties."""
+    """Return Kendall's tau-b of two columns, how far they agree in order, from -1 to 1.
+
+    It is nan if either is all ties.
+    """
     a = _order(exact)
     b = _order(published)
     untied_a = int(np.abs(a).sum())

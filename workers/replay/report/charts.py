@@ -53,7 +53,7 @@ WIDTH = 9.2  # inches; 883 px of a page
 STYLES = len(COLORS)
 DPI = 150
 LINE = 1.6  # points
-HEAD = 0.58  # inches
+HEAD = 0.58  # inches, for what a chart contains and its title
 LABEL_LETTERS = 34
 WHY_LETTERS = 200
 RC_PARAMS: Mapping[str, Any] = {
@@ -156,7 +156,10 @@ def finish(
     caption: str,
     contains: str = EXACT_DATA,
 ) -> Chart:
-    """Add the title, preceded by what the chart of `histogram` contains, and draw."""
+    """Add the title, below a line on what data the chart `contains`, and draw it as SVG and PNG.
+
+    `histogram` and `kind` make the name of its files.
+    """
     title = f"{histogram}: {title}"
     width, height = figure.get_size_inches()
     engine: Any = figure.get_layout_engine()
@@ -193,7 +196,11 @@ def legend_below(
     order: Sequence[str] = (),
     spacing: float | None = 1.6,
 ) -> None:
-    """Draw one legend for all panels below them; `order` names the labels (else all)."""
+    """Draw one legend for all panels below them, in so many `columns`.
+
+    `order` has the labels to show, in their order (empty: all); `spacing` is between columns (None:
+    matplotlib's).
+    """
     handles: dict[str, Any] = {}
     for panel in panels:
         found, labels = panel.get_legend_handles_labels()

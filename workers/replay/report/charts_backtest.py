@@ -1,4 +1,9 @@
-"""Draw the charts of a backtest from one histogram's measurements."""
+"""Draw the charts of a backtest from one histogram's measurements.
+
+A run is a combination of settings with several seeds, that is, with several noises; its bars go
+from the worst seed to the best. A board is the list of a stream key's largest items at a tick, or
+all buckets of a histogram of numbers. A chart without data is None.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -48,12 +53,13 @@ from workers.replay.report.runs import (
 
 # Varied settings that are on the x axis, and so do not name a line.
 BUDGET = ("epsilon", "rho")
-DOTS = 40
+DOTS = 40  # rows of a chart at most
 NAME_LETTERS = 56
 NORMAL_95 = 1.96
 #: Bars from the worst seed to the best.
 BARS: Any = {"elinewidth": 0.9, "capsize": 2}
-# Metrics for comparing runs, first applicable one: metric, axis, title, part of the caption.
+# Metrics by which to compare runs; the first one that was measured is drawn. Each with the words
+# for it on the axis and in the title, and a sentence for the caption.
 _TOP = "share of the true top {n} on the board", "top-{n} recall"
 COMPARED = (
     (
@@ -82,12 +88,14 @@ def error_over_ticks(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
         float(np.max(data.over_ticks(run, "error_worst").mean, initial=0))
         for run in drawn
     ]
+    # One scale for all panels, unless some curve would be flat in it.
     share = "all" if max(tops) <= 5 * max(min(tops), 1e-9) else False
     height = 3.0 if len(drawn) == 1 else 2.2
     with canvas(len(drawn), 1, 1.2 + height * len(drawn), sharey=share) as (
         figure,
         axes,
     ):
+        # A panel with all curves, for the legend: some runs state no sd.
         richest = axes[0, 0]
         for cell, run in zip(axes[:, 0], drawn, strict=True):
             metrics = ("sd", "error_rms", "error_worst")
@@ -128,7 +136,8 @@ def recall_against_epsilon(data: Measured) -> Chart | None:
     compared = next((one for one in COMPARED if one[0] in measured), None)
     if compared is None or len({run.row.epsilon for run in data.runs}) < 2:
         return None
-    metric, what, title, truth = compared
+    metric, axis, title, truth = compared
+    # By name, points: epsilon, mean, and how far the bar goes below and above it.
     series: dict[str, list[tuple[float, float, float, float]]] = {}
     for run in data.runs:
         if metric in run.metrics:
@@ -144,12 +153,12 @@ def recall_against_epsilon(data: Measured) -> Chart | None:
     shown = [name for name in series if name in best]
     with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, [[cell]]):
         for place, name in enumerate(shown):
-            at, mean, *bars = np.array(sorted(series[name])).T
-            at = at * _beside(place, len(shown))
+            epsilon, mean, *bars = np.array(sorted(series[name])).T
+            x = epsilon * _beside(place, len(shown))
             style = style_of(place, label=drawable(name, NAME_LETTERS))
-            cell.errorbar(at, mean, bars, **BARS, **style)
+            cell.errorbar(x, mean, bars, **BARS, **style)
         _epsilon_axis(cell, data.runs)
-        cell.set_ylabel(what.format(n=data.input.top))
+        cell.set_ylabel(axis.format(n=data.input.top))
         share_axis(cell.yaxis)
         shares_upward(cell)
         legend_below(figure, [cell], 2)
@@ -200,11 +209,13 @@ def pareto_front(data: Measured, advice: Recommendation) -> Chart | None:
             ring |= {"markeredgecolor": INK, "markeredgewidth": 1.4}
             x, y = point_of[recommended]
             cell.plot(x, y, **ring, label=f"recommended: run {recommended}")
-        # Runs at the same point share a text.
+        # The numbers of the runs to name, by point and whether they are of the front: runs at the
+        # same point share a text, above it if they are, else below.
         named: dict[tuple[tuple[float, float], bool], list[int]] = defaultdict(list)
-        for number in (run.number for run in runs):
-            if number in front or number == recommended:
-                named[point_of[number], number in front].append(number)
+        for run in runs:
+            of_front = run.number in front
+            if of_front or run.number == recommended:
+                named[point_of[run.number], of_front].append(run.number)
         for (point, of_front), numbers in named.items():
             several = f"{numbers[0]} and {len(numbers) - 1} more"
             text = several if len(numbers) > 2 else ", ".join(map(str, numbers))
@@ -230,17 +241,21 @@ def pareto_front(data: Measured, advice: Recommendation) -> Chart | None:
 
 
 def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
-    """Draw, by an item's size, whether it is shown in its place, and its delay."""
+    """Draw how many of the items that reached a count were shown, and how much later they were.
+
+    Two panels, over the exact count; a line for each of `runs`.
+    """
     if not runs:
         return None
-    unit, width = _delay_unit(runs)
+    unit, unit_ms = _delay_unit(runs)
     with canvas(1, 2, 4.0 + 0.22 * ((len(runs) + 1) // 2)) as (figure, [[left, right]]):
         sizes: list[float] = []
         for place, run in enumerate(runs):
             names = ("found", "delay_median", "passed")
             found, delay, passed = (data.by_size(run, name) for name in names)
+            # Of a seed in which half of them or fewer were found, the median delay is not known.
             sure = delay.seeds == passed.seeds[np.isin(passed.at, delay.at)]
-            scale = 1.0 if width is None else run.row.tick_ms / width
+            scale = 1.0 if unit_ms is None else run.row.tick_ms / unit_ms
             style = style_of(place, label=_title(data, run))
             left.plot(found.at, found.mean, clip_on=False, **style)
             right.plot(delay.at[sure], delay.mean[sure] * scale, **style)
@@ -270,7 +285,7 @@ def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
 
 
 def coverage(data: Measured) -> Chart | None:
-    """Draw the coverage of the published error bars against their claim, with a row per run."""
+    """Draw, in a row per run, how many of the published 95 % error bars hold the exact count."""
     covered = [
         (run, run.metrics["coverage"]) for run in data.runs if "coverage" in run.metrics
     ]
@@ -290,6 +305,7 @@ def coverage(data: Measured) -> Chart | None:
         names = (f"{run.number}: {name_of(run)}" for run, _ in drawn)
         rows_axis(cell, [drawable(name, NAME_LETTERS) for name in names])
         cell.set_xlabel("share of published counts within 1.96 sd of the exact one")
+        # The claim is in view in any case.
         low = min(float(least.min()), 0.93)
         cell.set_xlim(low - 0.01, min(max(float(most.max()), 0.965) + 0.005, 1.005))
         share_axis(cell.xaxis)
@@ -309,7 +325,10 @@ def coverage(data: Measured) -> Chart | None:
 
 
 def _curve(data: Measured, run: Outcome, metric: str) -> tuple[Any, Any]:
-    """Return a metric's ticks (from 1) and means; a single tick as a short line, to be visible."""
+    """Return a metric's ticks, of the run from 1 on, and its means over the seeds there.
+
+    A single tick becomes a short line, to be visible.
+    """
     line = data.over_ticks(run, metric)
     ticks = line.at - run.row.first_tick + 1
     if len(ticks) != 1:
@@ -357,10 +376,11 @@ def _seeds(runs: Sequence[Outcome]) -> str:
 
 
 def _delay_unit(runs: Sequence[Outcome]) -> tuple[str, int | None]:
-    """Return the unit of delays and its ms: ticks (None) if all runs' are equally wide."""
+    """Return the unit of delays and its ms; None: it is ticks, equally wide in all runs."""
     widths = {run.row.tick_ms for run in runs}
     if len(widths) == 1:
         return f"ticks of {format_duration(widths.pop())}", None
+    # The largest unit that is not above the widest tick.
     return next(unit for unit in UNITS.items() if unit[1] <= max(widths))
 
 
@@ -375,7 +395,7 @@ def boards(
 ) -> Iterator[Drawing]:
     """Yield a drawing for each of the first `keys` stream keys, at chosen ticks of its boards.
 
-    `draw` is `board` or `numbers_board`; `kind` begins the file names.
+    `draw` is `board`, or `numbers_board` with its first argument; `kind` begins the file names.
     """
     found = data.board(run)
     for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
@@ -421,14 +441,17 @@ def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
     """Draw one tick's board, a row per item."""
     exact = np.array([row.exact or 0 for row in rows])
     cell.barh(range(len(rows)), exact, height=0.62, color="#C9CDD2", label=EXACT)
+    # Rows lie at y = 0, 1, ...
     y = [number for number, row in enumerate(rows) if row.released is not None]
     if y:
         x, sd = np.array(
             [(rows[number].released, rows[number].sd or 0) for number in y], dtype=float
         ).T
-        wide = NORMAL_95 * sd
+        reach = NORMAL_95 * sd
         style = style_of(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
-        cell.errorbar(x, y, xerr=wide if wide.any() else None, label=PUBLISHED, **style)
+        cell.errorbar(
+            x, y, xerr=reach if reach.any() else None, label=PUBLISHED, **style
+        )
     named = [
         number for number, row in enumerate(rows) if row.shown and row.released is None
     ]
@@ -475,7 +498,10 @@ def numbers_board(
 
 
 def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> None:
-    """Draw one tick: bucket k from k - 1 to k, so that edge k is at k."""
+    """Draw one tick's buckets, with their published and exact quantiles.
+
+    On the x axis edge k is at k, so that bucket k is from k - 1 to k.
+    """
     buckets = buckets_of(numeric, rows)
     n = len(numeric.edges)
     middle = np.arange(n + 1) - 0.5
@@ -493,6 +519,7 @@ def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> Non
             line = stroke(INK, 1.3, 4, 2)
             cell.axvline(_place(numeric, truth["value"]), label=EXACT_QUANTILE, **line)
         if published["bucket"] is not None:
+            # An end of the interval that is None lies in an open-ended bucket.
             low = (
                 -1.0 if published["low"] is None else _place(numeric, published["low"])
             )

@@ -31,13 +31,13 @@ from workers.replay.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING
 
 
 def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list[str]:
-    """Describe the promise; `sees` is the observer's view, as in "all snapshots"."""
+    """Describe the promise in sentences; `sees` is what an observer sees, as in "all snapshots"."""
     said = f"Whoever keeps {sees} and knows all else {verdict(epsilon, delta, counted(unit))}"
     return [said, *measures(epsilon, delta)]
 
 
 def table_of(spans: Sequence[Span], unit: str) -> Table:
-    """Return one person's privacy loss as a table: a row for each span of time."""
+    """Return one person's privacy loss as a table: a row by number of events, a column by span."""
     headings, rows = loss_table(spans, unit)
     return Table(headings, rows, words=())
 
@@ -52,8 +52,9 @@ def spans_of_run(run: Outcome) -> tuple[Span, ...]:
             row.rho, row.epsilon, row.delta, failures=failures, pure=True
         )
     else:
-        once = float(settings.get("bounds_rho") or 0)
-        cost = stated_cost(row.mechanism, row.rho, row.epsilon, row.delta, once)
+        # The part of rho that choosing bounds from a sample cost, once for all epochs.
+        sample_rho = float(settings.get("bounds_rho") or 0)
+        cost = stated_cost(row.mechanism, row.rho, row.epsilon, row.delta, sample_rho)
     return spans_of([Charge(cost, run.epoch_ms, never=run.never)])
 
 
@@ -67,7 +68,10 @@ PAGE_COLORS = MappingProxyType(
 
 
 class Table(NamedTuple):
-    """Table of a page; columns not in `words` are numbers; `kinds` are CSS classes by row."""
+    """Table of a page: the columns in `words`, by index, hold words, the others numbers.
+
+    `kinds` are the CSS classes of each row.
+    """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str | None]]
@@ -76,7 +80,10 @@ class Table(NamedTuple):
 
 
 def page(template: str, *, script: str | None = None, **content: object) -> bytes:
-    """Render a template with its `content`; `script` names the only one that the page may run."""
+    """Render a template with its `content`; `script` names the only script that the page may run.
+
+    The template states its text and, in the page's policy, its hash.
+    """
     if script is not None:
         text, _, _ = _LOADER.get_source(_TEMPLATES, script)
         digest = b64encode(sha256(text.encode()).digest()).decode()
@@ -97,12 +104,15 @@ def inline(chart: Chart) -> Markup:
     begin = rf'<svg role="img" aria-label="{_escaped(chart.title)}" \1>'
     for pattern, instead in (
         (r"<metadata>.*?</metadata>", ""),
+        # Without a size: the page scales it.
         (r'^<svg [^>]*?(viewBox="[^"]*")[^>]*>', begin),
         (r"<!--.*?-->", ""),
         (r'<style type="text/css">.*?</style>', ""),
+        # Ids, and references to them.
         (r'(\bid="|href="#|url\(#)', rf"\g<1>{chart.name}-"),
     ):
         svg = re.sub(pattern, instead, svg, flags=re.DOTALL)
+    # Colours of the page, which follow light or dark.
     svg = re.sub(
         r"(?<=: )#[0-9a-f]{6}\b", lambda at: PAGE_COLORS.get(at[0], at[0]), svg
     )
@@ -160,7 +170,10 @@ _FIRST = (
 
 
 def histogram_section(run: Outcome) -> list[str]:
-    """Return a run's [[histogram]] lines; a comment replaces a domain too long for the results."""
+    """Return a run's settings as the [[histogram]] lines of a settings file.
+
+    The results hold only the number of labels of a long domain: a comment stands for it.
+    """
     settings = dict(run.settings)
     settings.setdefault("name", run.row.configured)
     labels = settings.pop("domain_labels", None)

@@ -57,7 +57,7 @@ NAME_LETTERS = 44
 DRAWN_SHARES = (None, 0.3, 0.6, 0.8)
 # Up to this ratio of the largest to the smallest value, an axis from zero is easier to read.
 LINEAR_UP_TO = 12
-# Distance between the series of a row.
+# Vertical distance between the points of a row, whose height is 1.
 ASIDE = 0.13
 
 
@@ -162,23 +162,22 @@ def drawings(one: HistogramPlan) -> Iterator[Drawing]:
 
 def _noise_over_ticks(histogram: HistogramPlan) -> Chart:
     """Draw the standard deviation over the ticks, and the threshold below it if there is one."""
-    bars = [
+    thresholds = [
         (tick.tick, tick.threshold)
         for tick in histogram.noise.ticks
         if tick.threshold is not None
     ]
-    with canvas(2 if bars else 1, 1, 5.9 if bars else 3.8, sharex="all") as (
-        figure,
-        axes,
-    ):
+    panels, height = (2, 5.9) if thresholds else (1, 3.8)
+    with canvas(panels, 1, height, sharex="all") as (figure, axes):
         cell = axes[0, 0]
-        last = axes[-1, 0]
+        # The panel of thresholds, or the only one.
+        lowest = axes[-1, 0]
         runs = histogram.noise.curve
         edges = np.array([run.first for run in runs] + [runs[-1].last + 1], dtype=float)
-        least, most = (
-            np.array([getattr(run, name) for run in runs]) for name in ("least", "most")
-        )
+        least = np.array([run.least for run in runs])
+        most = np.array([run.most for run in runs])
         if (most > least).any():
+            # A step ends where the next begins, so the last value is needed twice.
             low = [*least, least[-1]]
             high = [*most, most[-1]]
             cell.fill_between(edges, low, high, step="post", color=BAND, linewidth=0)
@@ -196,27 +195,27 @@ def _noise_over_ticks(histogram: HistogramPlan) -> Chart:
             ylabel="sd of the noise (counts)", ylim=(0, 1.08 * histogram.noise.worst_sd)
         )
         counts_axis(cell.yaxis)
-        if bars:
+        if thresholds:
             style = style_of(1, linestyle="none", label="threshold, at chosen ticks")
-            last.plot(*zip(*bars, strict=True), **style)
-            last.set(
+            lowest.plot(*zip(*thresholds, strict=True), **style)
+            lowest.set(
                 ylabel="count that a new item\nmust have, with noise", ylim=(0, None)
             )
-            counts_axis(last.yaxis)
-        last.set_xlabel(f"tick of {format_duration(histogram.tick_ms)} in an epoch")
-        counts_axis(last.xaxis, 8)
-        legend_below(figure, [cell, last], 2, spacing=None)
+            counts_axis(lowest.yaxis)
+        lowest.set_xlabel(f"tick of {format_duration(histogram.tick_ms)} in an epoch")
+        counts_axis(lowest.xaxis, 8)
+        legend_below(figure, [cell, lowest], 2, spacing=None)
         caption = (
             "What every snapshot will state as its error: 19 of 20 published counts lie within "
             "twice this (1.96 times) of the exact one. "
             f"Ticks 1 to {histogram.noise.ticks_looked_at:,}; the noise on {histogram.noise.on}."
         )
-        if bars:
+        if thresholds:
             caption += (
                 " Below: a new item is shown once its noisy count is above the threshold, and then "
                 "stays to the end of the epoch."
             )
-        title = "noise over the ticks" + (", and threshold" if bars else "")
+        title = "noise over the ticks" + (", and threshold" if thresholds else "")
         return charts.finish(figure, histogram.name, "noise", title, caption, NO_DATA)
 
 
@@ -270,6 +269,7 @@ def _ends(histogram: HistogramPlan) -> Chart | None:
             style = style_of(
                 number, markersize=5, label=title + (" (in use)" if row.chosen else "")
             )
+            # Only the last tick has a marker.
             cell.plot(*zip(*runs, strict=True), **style, markevery=[len(runs) - 1])
         highest = max(row.worst_sd for row in rows)
         cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * highest))
@@ -305,7 +305,11 @@ def _mechanisms(histogram: HistogramPlan) -> Chart | None:
 
 
 class _Row(NamedTuple):
-    """A row of a comparison; `figures` may have worst_sd, rms_sd, threshold and error."""
+    """A row of a comparison; `figures` may have worst_sd, rms_sd, threshold and error.
+
+    `chosen`: in use; not `possible`: it cannot be used with these settings, so its points are
+    hollow.
+    """
 
     name: str
     figures: Alternative | CounterChoice | WindowPlan | OneWindow
@@ -316,42 +320,45 @@ class _Row(NamedTuple):
 def _compared(
     histogram: HistogramPlan, rows: Sequence[_Row], kind: str, caption: str
 ) -> Chart | None:
-    """Draw worst and mean sd and the threshold per row; if there is no sd, the error."""
-    drawn = [
-        ("worst sd", 0, "worst_sd"),
-        ("root mean square sd", 2, "rms_sd"),
-        ("highest threshold", 1, "threshold"),
-    ]
+    """Draw points in a row for each of `rows`: worst and mean sd, threshold; without sds the error.
+
+    Points of a row that is not possible are hollow. Return None for fewer than two rows.
+    """
+    # By attribute of the figures: label, and the number of the style, which is the point's place
+    # in a row as well, from the top: 0, 1 or 2.
+    series = {
+        "worst_sd": ("worst sd", 0),
+        "rms_sd": ("root mean square sd", 2),
+        "threshold": ("highest threshold", 1),
+    }
     if kind == "counters" and all(row.figures.worst_sd is None for row in rows):
-        drawn.append(("error in segment 1", 1, "error"))
-    series: list[tuple[str, int, list[float | None]]] = [
-        (label, style_number, [getattr(row.figures, name, None) for row in rows])
-        for label, style_number, name in drawn
+        series["error"] = ("error in segment 1", 1)
+
+    def value_of(row: _Row, name: str) -> float:
+        return getattr(row.figures, name, None) or 0
+
+    values = [
+        value for row in rows for name in series if (value := value_of(row, name))
     ]
-    columns = [column for _, _, column in series]
-    values = [value for value in itertools.chain(*columns) if value]
-    shown = [
-        index
-        for index, figures in enumerate(zip(*columns, strict=True))
-        if any(figures)
-    ]
+    shown = [row for row in rows if any(value_of(row, name) for name in series)]
     if len(shown) < 2:
         return None
     with canvas(1, 1, 1.5 + 0.27 * max(len(shown), 3)) as (figure, [[cell]]):
-        for label, style_number, column in series:
-            filled = style_of(style_number, linestyle="none", markersize=7)
+        for name, (label, number) in series.items():
+            filled = style_of(number, linestyle="none", markersize=7)
             edge = {"markeredgecolor": filled["color"], "markeredgewidth": 1.2}
             hollow = filled | {"markerfacecolor": "white"} | edge
+            # Only filled points are in the legend.
             for possible, style in ((True, filled | {"label": label}), (False, hollow)):
-                part = [
-                    (value, y + ASIDE * (style_number - 1))
-                    for y, index in enumerate(shown)
-                    if (value := column[index]) and rows[index].possible == possible
+                points = [
+                    (value, y + ASIDE * (number - 1))
+                    for y, row in enumerate(shown)
+                    if (value := value_of(row, name)) and row.possible == possible
                 ]
-                if part:
-                    cell.plot(*zip(*part, strict=True), **style)
+                if points:
+                    cell.plot(*zip(*points, strict=True), **style)
         names = []
-        for row in (rows[index] for index in shown):
+        for row in shown:
             name = drawable(row.name, NAME_LETTERS)
             names.append(f"{name} (in use)" if row.chosen else name)
         rows_axis(cell, names)

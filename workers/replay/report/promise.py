@@ -36,7 +36,11 @@ def write_promise(
     alone: float | None,
     since: Settings | None,
 ) -> None:
-    """Write the page; `alone` is the epsilon of these settings under their ceiling, if any."""
+    """Write the page of `settings`, whose plan is `plan`.
+
+    `alone` is the epsilon that these settings come to in the fullest period of their ceiling (None:
+    they have none), `since` the earlier settings to compare them with.
+    """
     total = plan.total
     epsilon = None if total.delta >= 1 else total.epsilon
     before = None
@@ -165,7 +169,7 @@ def epoch_of(plan: HistogramPlan) -> str:
 
 
 def _beginning(config: HistogramConfig, plan: HistogramPlan) -> str:
-    """Return at what time of the day epochs begin, if that is always the same."""
+    """Return ", from midnight UTC" if all epochs begin at midnight; else nothing."""
     if plan.without_epochs is not None:
         return ""
     if (

@@ -62,11 +62,14 @@ def write_report(directory: Path) -> list[str]:
 
 
 def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
-    """Return what backtest.html shows of a histogram, most of it about the run recommended."""
+    """Return what backtest.html shows of a histogram, by the names used there.
+
+    Most of it is about one run: the one recommended, or the best.
+    """
     featured = _featured(data, advice)
     run = featured[0]
     numeric = numeric_of(run)
-    # The page shows the first sentence in bold, above the figures.
+    # The page shows the first sentence, with its full stop, in bold, above the figures.
     headline, stop, more = advice.words[0].partition(". ")
     section = pages.histogram_section(run)
     drawn = draw_each(_drawings(data, advice, featured))
@@ -138,14 +141,17 @@ def _drawings(
 
 
 def _best(data: Measured, advice: Recommendation) -> list[Outcome]:
-    """Return all runs: the recommended one, then the others, best first."""
+    """Return all runs of a histogram: the recommended one, then the others, best first."""
     return sorted(
         data.runs, key=lambda run: (run.number != advice.chosen, *rank_key(run, advice))
     )
 
 
 def _featured(data: Measured, advice: Recommendation) -> list[Outcome]:
-    """Return the recommended run, the best of every other mechanism, then others of the front."""
+    """Return up to FEATURED runs to draw one by one.
+
+    The recommended one, the best of every other mechanism, then others of the Pareto front.
+    """
     best = _best(data, advice)
     best_of: dict[str, Outcome] = {}
     for run in best:

@@ -27,7 +27,8 @@ from workers.replay.backtest.results import (
 )
 from workers.replay.report.pages import Table, label
 
-#: Ticks and sizes (0: of the whole run, of none) with the values of a metric there.
+#: Columns of a metric's values: tick (0: of the whole run), size (0: none), and value. A size is a
+#: count that items reached, where the metric is about these items.
 Values = tuple[Longs, Longs, Floats]
 #: Rows of one stream key's boards by tick.
 Boards = dict[int, list[BoardRow]]
@@ -35,7 +36,10 @@ Boards = dict[int, list[BoardRow]]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A metric over `at` (ticks or sizes, rising): its mean, and how many seeds have a value."""
+    """A metric over ticks or sizes, `at`, which rise: its mean over the seeds that have a value.
+
+    `seeds` is how many have one; all are (n,).
+    """
 
     at: Longs
     mean: Floats
@@ -44,7 +48,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One histogram or window; `series` has ticks, sizes, values by run and metric, of all keys."""
+    """Measurements of one histogram, or window, in all its runs.
+
+    `series` has the values by run number and metric, of all stream keys together.
+    """
 
     name: str
     runs: Sequence[Outcome]
@@ -73,7 +80,7 @@ class Measured:
         return boards
 
     def begin_ms(self, run: Outcome) -> int | None:
-        """Return the start of the first tick; None if the run has no board."""
+        """Return when the first tick of a run began; None if it has no board, which tells it."""
         for row in self.boards:
             if row.run == run.number:
                 return (
@@ -106,13 +113,13 @@ _NONE: Values = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
 
 
 def _series(table: pa.Table) -> dict[str, dict[tuple[int, str], Values]]:
-    """Return the values by histogram, then run and metric, of all keys; no ranks."""
+    """Return the values by histogram, then run and metric: of all keys together, of no rank."""
     together = pc.and_(pc.equal(table["key"], ""), pc.equal(table["rank"], 0))
     by = ["histogram", "run", "metric"]
     groups = table.filter(together).group_by(by, use_threads=False)
     lists = groups.aggregate([("tick", "list"), ("size", "list"), ("value", "list")])
     kinds = "tick_list", "size_list", "value_list"
-    columns = ([each.values.to_numpy() for each in lists[kind]] for kind in kinds)
+    columns = ([one.values.to_numpy() for one in lists[kind]] for kind in kinds)
     series: dict[str, dict[tuple[int, str], Values]] = defaultdict(dict)
     names = (lists[name].to_pylist() for name in by)
     groups = zip(zip(*names, strict=True), zip(*columns, strict=True), strict=True)
@@ -122,11 +129,14 @@ def _series(table: pa.Table) -> dict[str, dict[tuple[int, str], Values]]:
 
 
 def _line(at: Longs, values: Floats, chosen: NDArray[np.bool_]) -> Line:
-    """Return the mean over the seeds at every tick or size (`at`), of the rows `chosen`."""
-    places, where = np.unique(at[chosen], return_inverse=True)
-    seeds = np.bincount(where, minlength=len(places))
-    sums = np.bincount(where, weights=values[chosen], minlength=len(places))
-    return Line(places, sums / np.maximum(seeds, 1), seeds)
+    """Return the mean over the seeds by tick or size; `at` and `values` have a row for each seed.
+
+    Only the rows `chosen` count.
+    """
+    places, place_of = np.unique(at[chosen], return_inverse=True)
+    seeds = np.bincount(place_of, minlength=len(places))
+    sums = np.bincount(place_of, weights=values[chosen], minlength=len(places))
+    return Line(places, sums / seeds, seeds)
 
 
 SIDE_LETTERS = 48
@@ -184,14 +194,18 @@ def epoch_of(run: Outcome) -> str:
 
 def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
     """Return headline figures: name, value, meaning."""
-    errors = "a published count is off", "count", "on average, bounds included"
+    # By metric: name, number format (`_written`), meaning.
     figures = {
         "recall_unbounded": (
             f"of the true top {top}",
             "share",
             "are shown, on average",
         ),
-        "error_unbounded_mean": errors,
+        "error_unbounded_mean": (
+            "a published count is off",
+            "count",
+            "on average, bounds included",
+        ),
         "coverage": ("of the error bars", "share", "hold the exact count; 95 % should"),
         "sum_coverage": (
             "of the error bars of sums",
@@ -205,9 +219,9 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
         ),
     }
     shown = []
-    for metric, (name, kind, more) in figures.items():
+    for metric, (name, kind, meaning) in figures.items():
         if (text := _written(run.metrics.get(metric), kind)) is not None:
-            shown.append((name, text, more))
+            shown.append((name, text, meaning))
     who = "one event" if run.row.unit == "event" else "one user"
     promise = f"{run.row.epsilon:.4g}"
     per = ", once, ever" if run.never else " and epoch"
@@ -291,7 +305,10 @@ def _count(value: int | None) -> str | None:
 
 
 def _is_informative(data: Measured, metric: str) -> bool:
-    """Return whether a column is informative: not if the bounds cut nothing off."""
+    """Return whether a metric gets a column: if it was measured, and is not the same everywhere.
+
+    Where bounds cut nothing off, nothing is lost to them, and recall with bounds is that without.
+    """
     has = {name for run in data.runs for name in run.metrics}
     if metric in ("recall", "lost"):
         losses = (
@@ -303,7 +320,10 @@ def _is_informative(data: Measured, metric: str) -> bool:
 
 
 def _written(spread: Spread | None, kind: str) -> str | None:
-    """Format a metric's mean over the seeds; None if it was not measured."""
+    """Format a metric's mean over the seeds; None if it was not measured.
+
+    `kind`: "share" is in percent, "plain" with three decimals, "count" with three digits or more.
+    """
     if spread is None:
         return None
     if kind == "share":
@@ -315,7 +335,10 @@ def _written(spread: Spread | None, kind: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BucketCounts:
-    """All buckets of one stream key at one tick, in order: float64 (n + 1,), and the counts' sd."""
+    """Counts of all buckets of one stream key at one tick, in order, and the published ones' sd.
+
+    For n edges they are float64 (n + 1,).
+    """
 
     exact: Floats
     published: Floats
@@ -353,6 +376,7 @@ def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:
         off: list[float] = []
         for buckets in counted:
             published, truth = buckets.quantiles(numeric, q)
+            # No exact counts have no quantile; noise may leave none to be published.
             if truth["bucket"] is None:
                 continue
             number += 1
@@ -378,7 +402,11 @@ def quantile_table(data: Measured, run: Outcome, numeric: Numeric) -> Table:
 def interval_holds(
     numeric: Numeric, truth: dict[str, Any], published: dict[str, Any]
 ) -> bool:
-    """Return whether an interval holds the exact quantile, which may lie beyond the edges."""
+    """Return whether a published interval holds the exact quantile; both are as in a snapshot.
+
+    A quantile in an open-ended bucket has no value, and an interval that reaches into one no `low`
+    or no `high`.
+    """
     value = truth["value"]
     if value is None and truth["bucket"] == numeric.labels[0]:
         return published["low"] is None
