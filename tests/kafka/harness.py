@@ -65,7 +65,7 @@ def commits(shard: Shard) -> float:
 
 
 def aborts(shard: Shard) -> float:
-    return float(shard.metrics.stage(shard.stage).aborted._value.get())
+    return float(shard.metrics.stage(shard.stage).aborted_transactions._value.get())
 
 
 def before_commit(transactions: Transactions, act: Callable[[], object]) -> None:

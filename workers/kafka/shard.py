@@ -74,15 +74,16 @@ class Shard:
         self.committed: int | None = None
         self.closed = False
         self.ends = LogEnds()
-        #: Begin or last progress of the current work; None while idle.
+        #: Begin or last progress of the current work (monotonic); None while idle.
         self.busy_since_s: float | None = None
         #: Time of the last commit, or of the opening (monotonic); 0 before.
         self.last_commit_s = 0.0
         #: Seconds spent on fencing and on loading the state, and the state records read.
         self.fence_s = self.load_s = 0.0
         self.loaded_records = 0
+        # Work has failed: what it has done is half a result, and nothing may be committed.
         self._failed = False
-        self._counted = self.metrics.stage(self.stage)
+        self._stage_metrics = self.metrics.stage(self.stage)
         self.traces = ShardTraces(assignment.traces, self.stage, assignment.partition)
         state = self.store.changelog.log
         self.transactions = Transactions(
@@ -113,7 +114,7 @@ class Shard:
         """Act on `end.now_ms`: exactly the records in the log at that time have been processed."""
 
     def idle(self) -> None:
-        """Commit by interval; called about every 200 ms, even with a backlog."""
+        """Commit if the interval has passed; called about every 200 ms, even with a backlog."""
 
     def open(self) -> None:
         """Fence the older owner, read the state to its end, restore.
@@ -129,6 +130,7 @@ class Shard:
         started = time.perf_counter()
         self.loaded_records = self.store.load(self.connection, self.check_open)
         self.load_s = time.perf_counter() - started
+        # `load` reads only what is committed, and stops at an open transaction; `end` does not.
         if (self.store.offset or 0) < end:
             raise hidden_by_transaction(*log)
         self.restore()
@@ -165,7 +167,7 @@ class Shard:
                 self._process(before)
                 self.reached(end)
             self._process(batch)
-        self._counted.records.inc(records)
+        self._stage_metrics.records.inc(records)
 
     def _process(self, batch: Batch) -> None:
         if batch.end > batch.start:
@@ -173,7 +175,7 @@ class Shard:
             self.offset = batch.end
 
     def tick(self, reading: ReadPosition) -> None:
-        """Act on noted ends that were reached without a record: nothing visible precedes them."""
+        """Act on noted ends that were reached without a batch: readers see no record there."""
         with self._work():
             if self.offset is not None:
                 position = reading.position_of(self.offset)
@@ -207,7 +209,10 @@ class Shard:
             self.busy_since_s = time.monotonic()
 
     def note_wait(self, waits: Mapping[str, str]) -> bool:
-        """Report what this shard waits for; see `Owner.note_wait`."""
+        """Report what this shard waits for, and why, by name.
+
+        Return whether a partition that is not available explains it.
+        """
         self.metrics.waits.note(self.transactional_id, waits)
         return self.metrics.waits.has(PARTITIONS)
 
@@ -236,21 +241,22 @@ class Shard:
         with self.traces.commit(len(messages)) as header:
             if header is not None:
                 messages = [
-                    one._replace(headers=(header,))
-                    if one.topic == self.next_topic
-                    else one
-                    for one in messages
+                    message._replace(headers=(header,))
+                    if message.topic == self.next_topic
+                    else message
+                    for message in messages
                 ]
             state_end = self.transactions.transact(
                 messages, changes, forwarded, delivery
             )
+            # The changelog's offsets have begun again.
             if changes and state_end < (self.store.offset or 0):
                 raise recreated(self.store.changelog.topic)
             if changes:
                 self.store.write(changes, state_end)
         self.committed = group_offset
         self.last_commit_s = time.monotonic()
-        self._counted.commit_seconds.observe(time.perf_counter() - started)
+        self._stage_metrics.commit_seconds.observe(time.perf_counter() - started)
         self.transactions.renew()
 
     def confirm(self) -> None:
@@ -261,10 +267,10 @@ class Shard:
             )
 
     def note_abort(self) -> None:
-        self._counted.aborted.inc()
+        self._stage_metrics.aborted_transactions.inc()
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Run `function` in the shard's thread, after earlier calls."""
+        """Run `function` in the shard's thread, after earlier calls; return its result."""
         return await asyncio.get_running_loop().run_in_executor(
             self._pool, function, *args
         )

@@ -34,7 +34,10 @@ class Outage:
         return self._since_s is not None
 
     def begin(self, reason: str, since_s: float | None = None) -> None:
-        """Record and log once that Kafka is away, since `since_s` (monotonic) or now."""
+        """Record and log that Kafka is away, since `since_s` (monotonic) or now.
+
+        During an outage only `reason` is replaced.
+        """
         with self._lock:
             self.reason = reason
             if self._since_s is not None:
@@ -87,9 +90,9 @@ class Waits:
         self._lock = Lock()
         self._now_s = now_s
         self._by_source: dict[str, list[_Wait]] = {}
-        # Since when the worker is held up, if it was logged; transactions are logged apart.
+        # Since when the worker is held up, if `say` has logged it; transactions are logged apart.
         self._logged_since_s: float | None = None
-        # Partition logs reported as held up by a transaction, with the time since when.
+        # Partitions that `say` has logged as held up by a transaction, with the time since when.
         self._logged_transactions: dict[str, float] = {}
 
     def note(
@@ -114,7 +117,7 @@ class Waits:
                 ]
 
     def drop(self, source: str) -> None:
-        """Drop a source's waits without logging: another worker has them now."""
+        """Drop a source's waits without logging their end: another worker has them now."""
         with self._lock:
             self._by_source.pop(source, None)
             if source == TRANSACTIONS:
@@ -143,7 +146,7 @@ class Waits:
         """Return a text for every wait: those for partitions first, then the oldest."""
         now_s = self._now_s()
         ordered = sorted(
-            waits, key=lambda one: (one.source != PARTITIONS, one.since_s, one.what)
+            waits, key=lambda wait: (wait.source != PARTITIONS, wait.since_s, wait.what)
         )
         return [
             f"{wait.what}: {wait.why} (for {now_s - wait.since_s:.0f} s)"
@@ -163,7 +166,7 @@ class Waits:
         held_up_s = self._longest_s(waits)
         now_s = self._now_s()
         # Partitions that are away explain other waits, but are noticed some seconds later: the line
-        # waits for them, so that it names the cause.
+        # waits a while for them, so that it names the cause.
         is_explained = self.has(PARTITIONS) or held_up_s >= 2 * HELD_UP_S
         if held_up_s and is_explained and self._logged_since_s is None:
             self._logged_since_s = now_s - held_up_s
@@ -182,13 +185,13 @@ class Waits:
             )
 
     def _say_transactions(self, waits: Sequence[_Wait]) -> None:
-        """Log every held-up partition log once, and once when it is free again."""
-        starts_s = {wait.what: wait.since_s for wait in waits}
+        """Log once that a transaction holds a partition up, and once that this is over."""
+        since_s = {wait.what: wait.since_s for wait in waits}
         with self._lock:
             logged_s = self._logged_transactions
             new = [wait for wait in waits if wait.what not in logged_s]
-            over = {what: logged_s[what] for what in logged_s.keys() - starts_s}
-            self._logged_transactions = starts_s
+            over = {what: logged_s[what] for what in logged_s.keys() - since_s}
+            self._logged_transactions = since_s
         if new:
             logger.warning(
                 "held up: %s. Nothing is lost; what it hides counts when it ends, as late events",

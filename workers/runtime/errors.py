@@ -63,6 +63,7 @@ def describe(error: BaseException) -> str:
     kind = type(error)
     of_kafka = kind.__module__.partition(".")[0] in _OF_KAFKA
     if of_kafka or isinstance(error, QuietcountError | OSError):
+        # Without a message the kind alone is left.
         return " ".join(f"{kind.__name__}: {error}".split()).removesuffix(":")
     trace = traceback.extract_tb(error.__traceback__)
     place = f" at {Path(trace[-1].filename).name}:{trace[-1].lineno}" if trace else ""

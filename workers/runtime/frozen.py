@@ -6,7 +6,7 @@ threads once appended to a table that grew on first use, and every later pick re
     Frozen     base of shared objects: the outermost constructor checks and freezes attributes
     memoized   replaces functools.cache and lru_cache: the shared results are checked
     shared     `class Own(Base, shared=False)`: one thread owns it; shared objects may not hold it
-    thawed     a mutable copy, owned by one thread
+    thawed     a mutable copy, owned by one thread: it has no *seal*, the mark of a checked object
     ready      records that msgspec may validate in any thread
 
 Allowed are numbers, texts, bytes, dates, classes; tuples and frozensets of allowed objects;
@@ -24,7 +24,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
 from threading import local
-from types import BuiltinFunctionType, MappingProxyType, NoneType
+from types import BuiltinFunctionType, MappingProxyType, ModuleType, NoneType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -61,6 +61,7 @@ class _Sealing(type):
     It refuses lazy caches and mutable class attributes.
     """
 
+    # `shared` of the class statement.
     _shared: bool
 
     def __new__(
@@ -71,6 +72,7 @@ class _Sealing(type):
         *,
         shared: bool = True,
     ) -> _Sealing:
+        """Make a class from its `members`, which are checked if its objects are `shared`."""
         for member, value in members.items() if shared else ():
             # A cached_property, and a method with functools.cache, bypass __setattr__.
             if isinstance(value, functools.cached_property) or hasattr(
@@ -101,6 +103,7 @@ class _Sealing(type):
 class Frozen(metaclass=_Sealing):
     """Base of objects that threads share: once constructed, no attribute can be set."""
 
+    # `_sealed` is not in `__dict__`, which `thawed` copies.
     __slots__ = ("__dict__", "__weakref__", "_sealed")
     _sealed: bool
 
@@ -128,7 +131,7 @@ def check_frozen(value: object, where: str) -> None:
     if kind in _ATOMS or isinstance(value, _VALUES):
         return
     if isinstance(value, (tuple, frozenset)):
-        # A table has many numbers: they need no call each.
+        # A table has many numbers: not a call for each.
         if not _ATOMS.issuperset(map(type, value)):
             for i, part in enumerate(value):
                 check_frozen(part, f"{where}[{i}]")
@@ -149,15 +152,13 @@ def check_frozen(value: object, where: str) -> None:
                 f"{where}: an array over a {type(base).__name__}, which can change"
             )
     elif isinstance(value, BuiltinFunctionType):
-        # Of a function it is the module, or None.
+        # The object of a built-in method; of a function it is its module, or None.
         owner = getattr(value, "__self__", None)
-        of_owner = f"{where}: a method of a {type(owner).__name__}"
+        what = f"{where}: a method of a {type(owner).__name__}"
         if isinstance(owner, _MUTABLE):
-            raise TypeError(f"{of_owner}, which can change")
-        if not isinstance(owner, (*_CODECS, type(np), NoneType)):
-            raise TypeError(
-                f"{of_owner}; it is not declared safe to share between threads"
-            )
+            raise TypeError(f"{what}, which can change")
+        if not isinstance(owner, (*_CODECS, ModuleType, NoneType)):
+            raise TypeError(f"{what}; it is not declared safe to share between threads")
     elif isinstance(value, Frozen):
         if not getattr(value, "_sealed", False):
             raise TypeError(
@@ -182,9 +183,9 @@ def memoized(maxsize: int | None) -> Callable[[Callable[P, T]], Memoized[P, T]]:
     def decorate(function: Callable[P, T]) -> Memoized[P, T]:
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-            found = function(*args, **kwargs)
-            check_frozen(found, f"{function.__name__}()")
-            return found
+            result = function(*args, **kwargs)
+            check_frozen(result, f"{function.__name__}()")
+            return result
 
         return functools.lru_cache(maxsize)(checked)
 
@@ -198,7 +199,7 @@ def read_only(array: NDArray[A]) -> NDArray[A]:
 
 
 def ready(*records: type[msgspec.Struct]) -> None:
-    """Build what msgspec needs to validate these, before threads use them.
+    """Have msgspec build now what it needs to validate these, before threads use them.
 
     Else it does so at their first use, and two threads at once may end the process (SIGSEGV, 0.22).
     """
@@ -207,7 +208,7 @@ def ready(*records: type[msgspec.Struct]) -> None:
 
 
 def thawed(value: T) -> T:
-    """Return a copy whose attributes can be set: the seal is not copied."""
+    """Return a copy of a `Frozen` whose attributes can be set: the seal is not copied."""
     made = object.__new__(type(value))
     made.__dict__.update(vars(value))
     return made
@@ -220,7 +221,7 @@ def _fields_of_frozen(value: Any) -> Sequence[str] | None:
     if not is_dataclass(value):
         return None
     names = [field.name for field in fields(value)]
-    # Attributes that are no fields: without slots a cached_property could add them.
+    # Attributes that are no fields, and so not checked: a cached_property could add them.
     has_more = not set(names).issuperset(getattr(value, "__dict__", ()))
     kind: Any = type(value)  # typeshed does not declare __dataclass_params__
     return None if has_more or not kind.__dataclass_params__.frozen else names

@@ -15,7 +15,7 @@ from typing import Self
 #: Longer work takes no lock: compiled steps dominate. A million rows take about 0.1 s.
 SHORT_ROWS = 500_000
 # A thread keeps the lock, and its warm cache, this long; then it pauses to let others in.
-_ROUND_S = 0.1
+_TURN_S = 0.1
 _PAUSE_S = 0.001
 
 
@@ -38,15 +38,17 @@ class GilTurn(AbstractContextManager["GilTurn"]):
     """One thread's turn in a `with` block: it holds the lock only for short work."""
 
     def __init__(self, lock: threading.Lock, rows: int | None) -> None:
+        """`rows` of the whole block's work; None: `begin_piece` announces each piece."""
         self._lock = lock
         self._rows = rows
-        self._since_s: float | None = None  # None: this thread does not hold the lock
+        # Since when this thread holds the lock; None: it does not.
+        self._since_s: float | None = None
 
     def begin_piece(self, rows: int) -> None:
         """Begin the next piece of work; wait for the lock if it is short."""
         is_short = rows <= SHORT_ROWS
         if self._since_s is not None:
-            is_over = time.monotonic() - self._since_s > _ROUND_S
+            is_over = time.monotonic() - self._since_s > _TURN_S
             if is_short and not is_over:
                 return
             self._release()

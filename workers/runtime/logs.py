@@ -43,7 +43,10 @@ def _without_mode_steps(record: logging.LogRecord) -> bool:
 
 
 def _without_retries(record: logging.LogRecord) -> bool:
-    """Drop reports of a loading transaction coordinator: the client retries by itself."""
+    """Drop reports of a loading transaction coordinator: the client retries by itself.
+
+    GETPID is librdkafka's name for getting a producer id.
+    """
     text = record.getMessage() if record.name == "librdkafka" else ""
     return not (text.startswith("GETPID ") and text.endswith(": retrying"))
 
@@ -82,8 +85,8 @@ class _TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        ours = record.name.startswith("workers") and record.exc_info is None
-        if ours and record.levelno >= logging.CRITICAL:
+        is_ours = record.name.startswith("workers") and record.exc_info is None
+        if is_ours and record.levelno >= logging.CRITICAL:
             return f"quietcount: {' '.join(record.getMessage().split())}"
         return super().format(record)
 
@@ -93,12 +96,13 @@ class _TextFormatter(logging.Formatter):
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC)
+        created = datetime.fromtimestamp(record.created, UTC)
         entry: dict[str, object] = {
-            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": created.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            # Set by `json_fields`.
             **getattr(record, "about", {}),
         }
         error = record.exc_info[1] if record.exc_info else None

@@ -3,7 +3,7 @@
 Shards and the hand-over update it once per batch, commit or release, never per event. Values of a
 partition that may go away are read on every scrape (`agents/monitor.py`). Labels are stage,
 histogram, topic, partition and reject reason, never a label, stream key or user of the data. Totals
-are exact, so they are for the operator only.
+are exact, so they are for the operator only. The class `Histogram` is Prometheus's, here alone.
 
 `RejectRate` logs when nearly all of a topic's relevant records in a minute (at least `RECORDS_MIN`)
 are rejected, and when that ends: at a far lower share (no flapping), or after `QUIET_S` of silence.
@@ -41,7 +41,7 @@ _STEP_S = 5.0
 
 @dataclass(slots=True)
 class _Step:
-    """Records and rejects, by reason, of `_STEP_S` seconds; steps are numbered by time."""
+    """Records and rejects, by reason, of `_STEP_S` seconds; `number` counts steps of the clock."""
 
     number: int
     records: int = 0
@@ -49,23 +49,25 @@ class _Step:
 
 
 @dataclass(slots=True)
-class _Topic:
-    """The steps of a topic's last minute; `rejecting` is the commonest reason during an alarm."""
+class _LastMinute:
+    """A topic's (or histogram's) last minute in steps, and its alarm."""
 
     steps: deque[_Step] = field(default_factory=deque)
-    rejecting: str | None = None
-    last_s: float = 0.0  # when records came last
+    #: The commonest reason, while the alarm is raised.
+    alarm: str | None = None
+    #: When records came last.
+    last_s: float = 0.0
 
 
 class RejectRate:
-    """Reject rates by topic. Thread-safe."""
+    """Reject rates by topic, each with an alarm. Thread-safe."""
 
-    _alarm = ALARM
+    _alarm_above = ALARM
     _clear_at = CLEAR
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._topics = dict[str, _Topic]()
+        self._by_topic = dict[str, _LastMinute]()
 
     def note(
         self, topic: str, now_s: float, records: int, rejects: Mapping[str, int]
@@ -74,49 +76,49 @@ class RejectRate:
         if not records:
             return
         with self._lock:
-            of_topic = self._topics.setdefault(topic, _Topic())
+            minute = self._by_topic.setdefault(topic, _LastMinute())
             number = int(now_s // _STEP_S)
-            steps = of_topic.steps
+            steps = minute.steps
             if not steps or steps[-1].number < number:
                 steps.append(_Step(number))
             steps[-1].records += records
             steps[-1].rejects.update(rejects)
             while steps[0].number <= number - WINDOW_S / _STEP_S:
                 steps.popleft()
-            of_topic.last_s = now_s
-            self._decide(topic, of_topic)
+            minute.last_s = now_s
+            self._decide(topic, minute)
 
     def reason(self, topic: str, now_s: float) -> str | None:
         """Return the commonest reason while nearly all records are rejected, else None."""
         with self._lock:
-            of_topic = self._topics.get(topic)
-            if of_topic is None:
+            minute = self._by_topic.get(topic)
+            if minute is None:
                 return None
-            if of_topic.rejecting is not None and now_s - of_topic.last_s > QUIET_S:
-                self._clear(topic, of_topic)
-            return of_topic.rejecting
+            if minute.alarm is not None and now_s - minute.last_s > QUIET_S:
+                self._clear(topic, minute)
+            return minute.alarm
 
-    def _decide(self, topic: str, of_topic: _Topic) -> None:
+    def _decide(self, topic: str, minute: _LastMinute) -> None:
         """Raise the alarm of a topic, or clear it, by its rejects within the last minute."""
-        records = sum(step.records for step in of_topic.steps)
+        records = sum(step.records for step in minute.steps)
         by_reason = collections.Counter[str]()
-        for step in of_topic.steps:
+        for step in minute.steps:
             by_reason += step.rejects
         rejects = by_reason.total()
         # A few records raise no alarm, but they do not end one either.
-        is_enough = records >= RECORDS_MIN or of_topic.rejecting is not None
-        if rejects > self._alarm * records and is_enough:
+        is_enough = records >= RECORDS_MIN or minute.alarm is not None
+        if rejects > self._alarm_above * records and is_enough:
             [(reason, _)] = by_reason.most_common(1)
-            if of_topic.rejecting is None:
+            if minute.alarm is None:
                 self._log_alarm(
                     topic, f"{rejects} of {records} within a minute", reason
                 )
-            of_topic.rejecting = reason
-        elif rejects <= self._clear_at * records and of_topic.rejecting is not None:
-            self._clear(topic, of_topic)
+            minute.alarm = reason
+        elif rejects <= self._clear_at * records and minute.alarm is not None:
+            self._clear(topic, minute)
 
-    def _clear(self, topic: str, of_topic: _Topic) -> None:
-        of_topic.rejecting = None
+    def _clear(self, topic: str, minute: _LastMinute) -> None:
+        minute.alarm = None
         self._log_clear(topic)
 
     def _log_alarm(self, topic: str, share: str, reason: str) -> None:
@@ -132,9 +134,9 @@ class RejectRate:
 
 
 class LateRate(RejectRate):
-    """Shares of late events by histogram. Thread-safe."""
+    """Shares of late events by histogram: they take the place of rejects. Thread-safe."""
 
-    _alarm = LATE_ALARM
+    _alarm_above = LATE_ALARM
     _clear_at = LATE_CLEAR
 
     def note_events(self, histogram: str, now_s: float, events: int, late: int) -> None:
@@ -170,9 +172,11 @@ _RECOVERY_S = _BOUNDS_S[6:]
 
 @dataclass(frozen=True, slots=True)
 class StageMetrics:
+    """The series of one stage, which all its shards in this process update."""
+
     records: Counter
     commit_seconds: Histogram
-    aborted: Counter
+    aborted_transactions: Counter
 
 
 class Metrics:
@@ -188,7 +192,12 @@ class Metrics:
             name: str, words: str, buckets: tuple[float, ...], *labels: str
         ) -> Histogram:
             return Histogram(
-                name, words, labels, PREFIX, registry=registry, buckets=buckets
+                name,
+                words,
+                labels,
+                namespace=PREFIX,
+                registry=registry,
+                buckets=buckets,
             )
 
         again = "some of them again after a hand-over"
@@ -269,8 +278,7 @@ class Metrics:
                 "Topics that match events.topic and are not counted, "
                 "since the set of topics is fixed by the first start"
             ),
-            (),
-            PREFIX,
+            namespace=PREFIX,
             registry=registry,
         )
         self.outage = Outage()
@@ -279,8 +287,7 @@ class Metrics:
         held_up = Gauge(
             "held_up_seconds",
             "Seconds for which something has waited while brokers answer; 0 below 5",
-            (),
-            PREFIX,
+            namespace=PREFIX,
             registry=registry,
         )
         held_up.set_function(lambda: self.waits.seconds)
@@ -298,19 +305,21 @@ class Metrics:
 
     def stage(self, name: str) -> StageMetrics:
         """Return a stage's own metrics, which are shown from now on, if only as zero."""
-        seconds = self._commit_seconds.labels(name)
-        aborted = self._aborted.labels(name)
-        return StageMetrics(self._records.labels(name), seconds, aborted)
+        return StageMetrics(
+            records=self._records.labels(name),
+            commit_seconds=self._commit_seconds.labels(name),
+            aborted_transactions=self._aborted.labels(name),
+        )
 
     def begins_to_publish(self, histogram: str) -> bool:
-        """Return True the first time that this is asked of a histogram."""
+        """Return True the first time that this is asked of a histogram, for a line in the log."""
         with self._lock:
-            known = histogram in self._publishing
+            is_first = histogram not in self._publishing
             self._publishing.add(histogram)
-        return not known
+        return is_first
 
     def expect_histogram(self, name: str) -> None:
-        """Create a histogram's counters at zero: Prometheus cannot alert on absent series."""
+        """Show a histogram's counters, as zero so far: Prometheus cannot alert on absent series."""
         for counter in (
             self.ticks_released,
             self.snapshots,
@@ -354,7 +363,7 @@ class _Outages(Collector):
 
 
 class WithWorkerLabel(Collector):
-    """Collector that adds the worker's name to every series of another one."""
+    """Collector that adds the label `worker` to every series of another collector."""
 
     def __init__(self, inner: Collector, worker: str) -> None:
         self._inner = inner

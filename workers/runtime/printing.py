@@ -48,7 +48,8 @@ class Printer:
     def one_line(self, text: str, indent: int) -> None:
         """Print text on one line, indented by so many columns and cut to the width."""
         shown = " " * indent + printable(text)
-        # A character may take no column, or two: so it is cut by one at a time.
+        # A character may take no column, or two: so they are cut one by one, of a long text after
+        # the first `width` characters.
         if cell_len(shown) > self.width:
             while cell_len(shown) > self.width - 3:
                 shown = shown[: min(len(shown) - 1, self.width)]
@@ -96,8 +97,8 @@ def printable(text: str) -> str:
 def iso_time(milliseconds: int) -> str:
     """Format ms since 1970 to the second, in UTC."""
     try:
-        at = datetime.fromtimestamp(milliseconds / 1000, UTC)
-        return at.isoformat(timespec="seconds").replace("+00:00", "Z")
+        time_utc = datetime.fromtimestamp(milliseconds / 1000, UTC)
+        return time_utc.isoformat(timespec="seconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):  # beyond the year 9999
         return f"{milliseconds:,} ms since 1970"
 
@@ -133,7 +134,7 @@ class ProgressLine:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or _PipeConsole(stderr=True, highlight=False)
         self._status: Status | None = None
-        self._plain_at = time.monotonic() + PLAIN_INTERVAL_S
+        self._next_plain_s = time.monotonic() + PLAIN_INTERVAL_S
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -148,8 +149,8 @@ class ProgressLine:
     def update(self, text: str) -> None:
         if self._status is not None:
             self._status.update(escape(text))
-        elif time.monotonic() >= self._plain_at:
-            self._plain_at = time.monotonic() + PLAIN_INTERVAL_S
+        elif time.monotonic() >= self._next_plain_s:
+            self._next_plain_s = time.monotonic() + PLAIN_INTERVAL_S
             self.print(text)
 
     def print(self, text: str) -> None:

@@ -10,6 +10,7 @@ from importlib.metadata import version as installed
 
 
 def cores() -> int:
+    """Return how many cores this process may use, which may be fewer than the machine has."""
     return (
         len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
@@ -17,6 +18,7 @@ def cores() -> int:
     )
 
 
+# Of Linux's prctl, and of glibc's mallopt.
 _PR_SET_DUMPABLE = 4
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3

@@ -20,7 +20,10 @@ Run = Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]]
 def open_listener(
     host: str, port: int, send_buffer: int | None = None
 ) -> socket.socket:
-    """Return a listening socket (port 0: any free one), or raise OSError."""
+    """Return a listening socket (port 0: any free one), or raise OSError.
+
+    `send_buffer` is the size in bytes of a connection's send buffer; None: the system's default.
+    """
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -59,11 +62,13 @@ class _Connection(web.RequestHandler):
     def handle_error(
         self, request: Any, status: int = 500, exc: BaseException | None = None, *_: Any
     ) -> web.StreamResponse:
+        """Return the answer to a request that no handler has answered."""
         if isinstance(exc, UnicodeEncodeError) and "Expect" in request.headers:
-            status = 417  # aiohttp's answer to an unknown one, which it fails to quote
+            # aiohttp quotes an unknown expectation in its answer, and failed to.
+            status = 417
         if status >= 500:
             self.log_exception("an answer failed", exc_info=exc)
-        # It cannot be replaced: the client must see that it is not whole.
+        # Raising ends the connection, by which the client sees that the answer is not whole.
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun already")
         response = self._refuse(status, exc)
@@ -77,7 +82,10 @@ async def listen(
     refuse: Refuse,
     tls: ssl.SSLContext | None = None,
 ) -> asyncio.Server:
-    """Serve on a socket, without aiohttp's access log, because URLs may name labels."""
+    """Serve `runner`, which is set up, on a socket; return the server, which listens.
+
+    Without aiohttp's access log, because URLs may name labels.
+    """
     options: dict[str, Any] = {"loop": asyncio.get_running_loop(), "access_log": None}
     manager = cast(web.Server, runner.server)
     return await asyncio.get_running_loop().create_server(

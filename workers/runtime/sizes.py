@@ -36,12 +36,11 @@ def split_by_size(sizes: ArrayLike, capacity: int) -> list[tuple[int, int]]:
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     parts = []
     start = 0
-    taken = 0
+    # The sum of the parts so far.
+    done = 0
     while start < len(ends):
-        stop = max(
-            start + 1, int(np.searchsorted(ends, taken + capacity, side="right"))
-        )
+        stop = max(start + 1, int(np.searchsorted(ends, done + capacity, side="right")))
         parts.append((start, stop))
         start = stop
-        taken = int(ends[stop - 1])
+        done = int(ends[stop - 1])
     return parts

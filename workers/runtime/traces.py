@@ -55,11 +55,13 @@ class Traces:
         self._provider.shutdown()
 
     def span(self, name: str, links: Iterable["Link"], **attributes: int) -> Any:
+        """Return a context manager: a new span while its block runs, without errors' texts."""
         return self._tracer.start_as_current_span(
             name, links=list(links), attributes=attributes, record_exception=False
         )
 
     def current(self) -> "Link":
+        """Return a link to the current span."""
         return self._api.Link(self._api.get_current_span().get_span_context())
 
     def header(self) -> tuple[str, bytes]:
