@@ -82,7 +82,7 @@ def test_snapshots_are_sent_at_the_time_and_all_else_before() -> None:
     assert messages == [handed]
     assert delivery is not None
     assert delivery.messages == [SNAPSHOT]
-    at: Callable[[], float] = delivery.at
+    at: Callable[[], float] = delivery.time_s
     clock = Clock()
     clock.now_ms = 5_010
     with patch.object(release, "time", clock):

@@ -178,7 +178,7 @@ def test_the_reader_passes_over_ticks_without_all_parts_and_keeps_nothing_of_the
     early = [part(tick, 1) for tick in range(1, 200)]
     late = [part(tick, number) for tick in range(200, 203) for number in (1, 2)]
     topics.send(*early, *late, *(message(tick, key="s2") for tick in range(1, 203)))
-    monkeypatch.setattr(reading, "EVENTS", 10)
+    monkeypatch.setattr(reading, "CHUNK_LARGE_RECORDS", 10)
     with open_topics(load_reader_settings(config)) as opened:
         assembly = Assembly(opened.histogram_of)
         found = [one for _, one in opened.snapshots(opened.starts(), assembly)]

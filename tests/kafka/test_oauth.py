@@ -39,7 +39,7 @@ def server() -> Iterator[TokenServer]:
 @pytest.fixture(autouse=True)
 def calm(server: TokenServer, monkeypatch: pytest.MonkeyPatch) -> None:
     # a process asks once for all its connections
-    monkeypatch.setattr(tokens, "tokens_of", tokens._Shared().of)
+    monkeypatch.setattr(tokens, "tokens_of", tokens._SharedTokens().of)
     server.answer_with = None
     server.life_s = 3600.0
     server.asked.clear()

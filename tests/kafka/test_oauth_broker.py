@@ -37,7 +37,7 @@ def site(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> OAuthSite:
-    monkeypatch.setattr(tokens, "tokens_of", tokens._Shared().of)
+    monkeypatch.setattr(tokens, "tokens_of", tokens._SharedTokens().of)
     server.life_s = 3600.0
     server.answer_with = None
     server.asked.clear()

@@ -36,7 +36,7 @@ def found(
     at_once: int = 1_000,
 ) -> tuple[int, list[tuple[Any, ...]]]:
     """Return the bad batch, and all records (offset, time, key, value), found `at_once` at a time."""
-    left = sum(row[records.NUMBER] for row in rows)
+    left = sum(row[records.RECORD_COUNT] for row in rows)
     place = np.array([0, 0, 0, -1, 0])
     all_found: list[tuple[Any, ...]] = []
 
@@ -87,7 +87,9 @@ def test_records_of_several_batches_are_those_that_aiokafka_reads(
     assert [row[1] for row in found(way, data, appended)[1]] == [77] * len(wanted)
     for place in range(3):
         changes = [
-            (column, by) for column in (records.STOP, records.NUMBER) for by in (-1, 1)
+            (column, by)
+            for column in (records.STOP, records.RECORD_COUNT)
+            for by in (-1, 1)
         ]
         for column, change in (*changes, (records.START, 1)):
             other = [list(row) for row in rows]

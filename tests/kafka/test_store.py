@@ -191,7 +191,7 @@ def log(bootstrap: str) -> Log:
 
 def test_loading_applies_every_record_in_order(log: Log, tmp_path: Path) -> None:
     """Covers more records than one read returns, repeated keys and tombstones."""
-    count = 2 * reading.RECORDS + 7
+    count = 2 * reading.CHUNK_RECORDS + 7
     log.append(*((b"%d" % (i % 500), b"%d" % i) for i in range(count)), (b"3", None))
     store = log.store(tmp_path / "copy")
     assert store.load(log.connection) == count + 1

@@ -166,7 +166,7 @@ class ShardRun:
         at_ms = CLOCK.now_ms
         messages = list(messages)
         if delivery is not None:
-            at_ms = max(at_ms, round(1000 * delivery.at()))
+            at_ms = max(at_ms, round(1000 * delivery.time_s()))
             messages += delivery.messages
         of = stage, partition, self._step, at_ms
         self.commits.append(Commit(*of, messages, sent, dict(changes)))

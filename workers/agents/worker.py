@@ -51,7 +51,7 @@ from workers.kafka.handover import EXIT_REFUSED, KAFKA_AWAY, Handover
 from workers.kafka.outages import (
     CONFIRM_S,
     filter_outage_logs,
-    passes,
+    is_temporary,
     wait_for,
     watch_kafka,
 )
@@ -435,7 +435,7 @@ def _prepared(
                     logger.warning("%s", hole)
         except (KafkaException, KafkaAway) as error:
             # A broker may end between two calls: begin again.
-            if not passes(error):
+            if not is_temporary(error):
                 raise
             metrics.outage.begin(text_of(error))
             time.sleep(RESTART_DELAY_S)

@@ -30,7 +30,7 @@ from workers.client.messages import (
 )
 from workers.kafka.clients import Connection
 from workers.kafka.reading import (
-    EVENTS,
+    CHUNK_LARGE_RECORDS,
     FetchedChunk,
     Partition,
     bounds_of,
@@ -370,8 +370,8 @@ class Topics:
             for where, offset in positions.items()
             if offset < ends[where]
         }
-        # As few at once as events: a page may have a megabyte too.
-        for chunk in read_spans(self._consumer, spans, most=EVENTS):
+        # A page may have a megabyte.
+        for chunk in read_spans(self._consumer, spans, max_records=CHUNK_LARGE_RECORDS):
             positions[chunk.where] = chunk.position
             yield chunk
 

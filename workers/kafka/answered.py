@@ -1,4 +1,4 @@
-"""Single records, written outside of transactions: each waits until Kafka has it."""
+"""Single records, written outside of transactions: each is waited for until Kafka has it."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from workers.kafka.clients import Connection
 
 
 class AnsweredProducer:
-    """Writes single records, of which it says whether Kafka has them.
+    """Writes single records, and tells of each whether Kafka has it.
 
     Its client is made for the first one. Without an answer a record fails after `answer_s`;
     `options` are further ones of librdkafka.
@@ -24,10 +24,10 @@ class AnsweredProducer:
     def produce(
         self, topic: str, value: bytes, wait_s: float, **key_and_partition: Any
     ) -> str | None:
-        """Write a record and wait for at most `wait_s`; return why it is not there, or None.
+        """Write a record, and wait for at most `wait_s`; return None, or why Kafka may lack it.
 
-        `key_and_partition` are its `key` and `partition`, if any. Raise KafkaException and
-        BufferError where it cannot even be sent.
+        `key_and_partition` are its `key` and `partition`, if any. Raise KafkaException or
+        BufferError if it cannot even be sent.
         """
         answers: list[str | None] = []
 

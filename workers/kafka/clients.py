@@ -71,7 +71,7 @@ _REFUSED = MappingProxyType(
     }
 )
 # Timeout of the first request of `connect`; it doubles with every further one.
-_ASK_S = 0.5
+_FIRST_ASK_S = 0.5
 
 #: Receives clients' logs; otherwise librdkafka writes to stderr itself.
 _LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
@@ -110,6 +110,7 @@ class Connection:
                 raise SettingsError(
                     f"kafka.client.{name}: the worker sets this itself; remove it"
                 )
+            # "probe": librdkafka is to look for the system's certificates.
             if name.endswith(".location") and value != "probe":
                 check_client_file(name, value)
         login = tokens.login_of(self.client, self.token_file, self.token_command)
@@ -201,7 +202,7 @@ class Connection:
         """
         errors: list[KafkaError] = []
         where = f"kafka.bootstrap = {self.bootstrap!r}"
-        ask_s = _ASK_S
+        ask_s = _FIRST_ASK_S
         deadline = time.monotonic() + within_s
         metadata = None
         try:
@@ -215,7 +216,7 @@ class Connection:
                 try:
                     metadata = admin.list_topics(timeout=ask_s)
                 except KafkaException as exc:
-                    admin.poll(0)  # serves the callback
+                    admin.poll(0)  # calls back with the errors
                     if (refused := _refusal(errors)) is not None:
                         code = refused.code()
                         advice = _REFUSED[code]
@@ -232,7 +233,7 @@ class Connection:
                             "there, and [kafka.client]: security.protocol and what it needs"
                         ) from exc
                     # A busy broker may need longer for one answer.
-                    ask_s = min(2 * ask_s, max(left_s, _ASK_S))
+                    ask_s = min(2 * ask_s, max(left_s, _FIRST_ASK_S))
             yield admin, metadata
 
     def no_answer(self, errors: list[KafkaError]) -> str:
@@ -256,6 +257,7 @@ def _with_tokens(config: dict[str, Any], shared: Tokens) -> dict[str, Any]:
         if error.code() != KafkaError._AUTHENTICATION or not shared.is_failing:
             on_error(error)
 
+    # librdkafka would get tokens itself by the other options.
     kept = {name: value for name, value in config.items() if name not in tokens.NAMES}
     return kept | {
         "oauth_cb": shared.for_librdkafka,
@@ -356,8 +358,8 @@ def faust_credentials(
         )
     translated = (*_TRANSLATED, *(tokens.NAMES if connection.tokens else ()))
     for name in client:
-        security = name.startswith(("ssl.", "sasl.", "enable.ssl.", "https."))
-        if security and name not in translated:
+        is_security = name.startswith(("ssl.", "sasl.", "enable.ssl.", "https."))
+        if is_security and name not in translated:
             raise SettingsError(
                 f"kafka.client.{name}: not supported by the Faust consumer; it knows {', '.join(sorted(translated))}"
             )
@@ -410,7 +412,10 @@ def forbidden(error: BaseException) -> str | None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error on one line; of one that is not Kafka's, what `describe` lets through."""
+    """Return an error's text on one line; of one not about Kafka only what `describe` shows.
+
+    Other texts may quote data.
+    """
     if (cause := cause_of(error)) is not None:
         return _line(cause)
     of_kafka = isinstance(error, ConsumerError | KafkaAway)
@@ -472,6 +477,7 @@ class EmbeddedCluster:
     """
 
     def __enter__(self) -> Self:
+        """Start the cluster and set `connection` to it; SettingsError if it does not start."""
         self._owner: Producer | None = Producer(
             {
                 "bootstrap.servers": "unused",

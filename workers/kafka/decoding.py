@@ -9,7 +9,8 @@ format from before Kafka 0.11 are refused.
 Only the producer bounds the decompressed size of a fetch, so the shard decodes it in parts of at
 most `PART_RECORDS` records and `PART_BYTES` bytes (or the longest value plus 1 MiB, if more). It
 decompresses a longer record batch as a stream and truncates a longer record, which is then rejected
-as too large. At most two such buffers exist at a time.
+as too large. At most two such buffers exist at a time. A damaged batch ends in
+CorruptRecordException, here or in the shard.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Longs
 from workers.kafka.decompression import Stream, decompress_into
 from workers.kafka.records import (
-    AT,
     BATCH,
     LAST_OFFSET,
+    POSITION,
     ROWS,
     Batch,
     FetchedRecords,
@@ -43,12 +44,12 @@ from workers.kafka.records import (
 from workers.runtime.errors import SettingsError
 from workers.runtime.sizes import MESSAGE_BYTES, VALUE_BYTES
 
-# Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and largest
-# timestamp, producer id and epoch, first sequence number, number of records.
+# Its fields are named in `RecordBatch`; the magic is the version of the format.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LOG_OVERHEAD = 12  # base offset and length, which the length excludes
 _MAGIC_AT = 16
-_CRC_FROM = 21
+_CRC_FROM = 21  # after the CRC itself
+# Bits of the attributes.
 _CODEC = 7
 _APPEND_TIME = 8
 _TRANSACTIONAL = 16
@@ -57,18 +58,19 @@ _CONTROL = 32
 #: Each part, however small, waits for the GIL about sixty times: 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
 PART_BYTES = 32 << 20
+# Room for what a record has beside its value.
 _BESIDE_BYTES = 1 << 20
 # Headroom (factor, bytes) over the size that the first batch's compression ratio predicts, and the
 # ratio assumed for the first batch itself.
-_SPARE = 1.25
+_SPARE_FACTOR = 1.25
 _SPARE_BYTES = 1 << 12
-_FIRST = 8
+_FIRST_RATIO = 8
 # A truncated record drops a key or headers longer than this, as a reject does.
 _KEY_BYTES = VALUE_BYTES // 10
 _HEADERS_BYTES = 1 << 16
 # Longest record, and longest varint in one.
 _RECORD_BYTES_MAX = (1 << 31) - 1
-_LENGTH_BYTES = 10
+_VARINT_BYTES_MAX = 10
 
 
 class RecordSet:
@@ -76,39 +78,43 @@ class RecordSet:
 
     def __init__(self, data: bytes) -> None:
         self._data = bytes(data)
-        self._at = 0
+        self._position = 0
 
     def size_in_bytes(self) -> int:
         return len(self._data)
 
     def has_next(self) -> bool:
         """Return whether another whole record batch follows; the last is often truncated."""
-        left = len(self._data) - self._at
+        left = len(self._data) - self._position
         return left > _MAGIC_AT and left >= _LOG_OVERHEAD + self._length()
 
     def next_batch(self) -> RecordBatch:
         """Return the next batch; raise CorruptRecordException if it is too short for its header."""
-        start = self._at
-        self._at += _LOG_OVERHEAD + self._length()
-        size = self._at - start
-        # Older batches have another header.
+        start = self._position
+        self._position += _LOG_OVERHEAD + self._length()
+        size = self._position - start
+        # Older formats have another header.
         if self._data[start + _MAGIC_AT] >= 2 and size < _HEADER.size:
             raise CorruptRecordException(f"a record batch of {size} bytes")
-        return RecordBatch(self._data, start, self._at)
+        return RecordBatch(self._data, start, self._position)
 
     def put_back(self, batch: RecordBatch) -> None:
-        self._at = batch.start
+        self._position = batch.start
 
     def _length(self) -> int:
-        return int.from_bytes(
-            self._data[self._at + 8 : self._at + _LOG_OVERHEAD], signed=True
-        )
+        """Return the next batch's length field, which follows its base offset (8 bytes)."""
+        field = self._data[self._position + 8 : self._position + _LOG_OVERHEAD]
+        return int.from_bytes(field, signed=True)
 
 
 class RecordBatch:
-    """One record batch and its header; only the base offset of a message in an old format."""
+    """A record batch, bytes start..stop of a response, and its header.
 
-    number = 1
+    Of a message in an old format (`is_old`) only the offset is read; for the rest these defaults
+    hold. aiokafka reads some of the attributes, so their names are its own.
+    """
+
+    record_count = 1
     producer_id: int | None = None
     is_control_batch = is_transactional = False
 
@@ -121,10 +127,22 @@ class RecordBatch:
             self.base_offset = int.from_bytes(response[start : start + 8], signed=True)
             self.next_offset = self.base_offset + 1
             return
-        header = _HEADER.unpack_from(response, start)
-        self.base_offset, _, _, _, self.crc, self._attributes, last = header[:7]
-        self._first_ms, self._last_ms, self.producer_id, _, _, self.number = header[7:]
-        self.next_offset = self.base_offset + last + 1
+        (
+            self.base_offset,
+            _length,
+            _leader_epoch,
+            _magic,
+            self.crc,
+            self._attributes,
+            last_delta,
+            self._first_ms,
+            self._largest_ms,
+            self.producer_id,
+            _producer_epoch,
+            _first_sequence,
+            self.record_count,
+        ) = _HEADER.unpack_from(response, start)
+        self.next_offset = self.base_offset + last_delta + 1
         self.is_control_batch = bool(self._attributes & _CONTROL)
         self.is_transactional = bool(self._attributes & _TRANSACTIONAL)
         self.codec = self._attributes & _CODEC
@@ -152,9 +170,17 @@ class RecordBatch:
         return memoryview(self.response)[self.start + _HEADER.size : self.stop]
 
     def row(self, start: int, stop: int) -> tuple[int, ...]:
-        """Return the `batches` row of `read_batches` for records in start..stop."""
-        append_ms = self._last_ms if self._attributes & _APPEND_TIME else -1
-        return start, stop, self.base_offset, self._first_ms, append_ms, self.number
+        """Return this batch's row for `read_batches`, if its records are data[start:stop]."""
+        # Under LogAppendTime the broker writes the time of arrival there, for all records.
+        append_ms = self._largest_ms if self._attributes & _APPEND_TIME else -1
+        return (
+            start,
+            stop,
+            self.base_offset,
+            self._first_ms,
+            append_ms,
+            self.record_count,
+        )
 
 
 def _decode(
@@ -162,15 +188,15 @@ def _decode(
     batches: list[RecordBatch],
     start: int,
     end: int,
-    first: int,
+    fetch_offset: int,
     check_crcs: bool,
     longest: int = MESSAGE_BYTES,
 ) -> Iterator[Batch]:
     """Yield the records in parts that together cover the offsets from `start` to `end`.
 
-    Records before `first` are left out: the broker sends a record batch whole, even if the fetch
-    began inside it. `name` is the partition's, for messages; `longest` is the longest value to
-    read, in bytes.
+    Records before `fetch_offset` are left out: the broker sends a record batch whole, even if the
+    fetch began inside it. `name` is the partition's, for messages; `longest` is the longest value
+    to read, in bytes.
     """
     for batch in batches:
         if batch.is_old:
@@ -185,12 +211,11 @@ def _decode(
     try:
         if check_crcs and not all(batch.validate_crc() for batch in batches):
             raise CorruptRecordException("Invalid CRC")
-        left = sum(batch.number for batch in batches)
+        left = sum(batch.record_count for batch in batches)
         for records in _read(batches, longest):
             left -= len(records)
-            # Leave out those before `first`.
             records = records.part(
-                int(np.searchsorted(records.offsets, first)), len(records)
+                int(np.searchsorted(records.offsets, fetch_offset)), len(records)
             )
             if left == 0:
                 yield Batch(start, end, records)
@@ -199,6 +224,7 @@ def _decode(
                 yield part
                 start = part.end
                 del part
+            # Free them before the next ones are decompressed.
             del records
     except CorruptRecordException as error:
         text = f"{name} from offset {start}: {error.args[0]}"
@@ -208,6 +234,7 @@ def _decode(
 def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
     """Yield the records of the batches in parts, decompressed in bounded memory."""
     if not any(batch.codec for batch in batches):
+        # Nothing to decompress: the records stay where they are in the response.
         begin = batches[0].start
         data = np.frombuffer(batches[0].response, dtype=np.uint8)[
             begin : batches[-1].stop
@@ -217,44 +244,46 @@ def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
             data, batches, starts, [batch.stop - begin for batch in batches]
         )
         return
-    most = max(PART_BYTES, longest + _BESIDE_BYTES)
+    buffer_bytes = max(PART_BYTES, longest + _BESIDE_BYTES)
     while batches:
-        data, ends = _decompressed(batches, most)
+        data, ends = _decompressed(batches, buffer_bytes)
         if ends:
             yield from _parse(data, batches[: len(ends)], [0, *ends[:-1]], ends)
+            batches = batches[len(ends) :]
         else:
+            # The first batch alone is longer than that, or damaged.
             del data
-            yield from _stream(batches[0], longest, most)
-        batches = batches[max(1, len(ends)) :]
+            yield from _stream(batches[0], longest, buffer_bytes)
+            batches = batches[1:]
 
 
-def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[int]]:
-    """Decompress as many of the first batches as fit in `most` bytes.
+def _decompressed(
+    batches: list[RecordBatch], max_bytes: int
+) -> tuple[Bytes, list[int]]:
+    """Decompress as many of the first batches as fit in `max_bytes`.
 
     Return the bytes, uint8, and where each batch ends in them; no ends if even the first is longer
     (or damaged). The guessed buffer grows: joining batches afterwards would take longer and hold
     the GIL.
     """
-    data = np.empty(
-        min(most, _FIRST * len(batches[0].payload) + _SPARE_BYTES), dtype=np.uint8
-    )
+    guessed = _FIRST_RATIO * len(batches[0].payload) + _SPARE_BYTES
+    data = np.empty(min(max_bytes, guessed), dtype=np.uint8)
     ends: list[int] = []
     for batch in batches:
-        at = ends[-1] if ends else 0
-        size = decompress_into(batch.codec, batch.payload, data.data[at:])
-        while size is None and len(data) < most:
-            data = _resized(data[:at], min(most, 2 * len(data)))
-            size = decompress_into(batch.codec, batch.payload, data.data[at:])
+        start = ends[-1] if ends else 0
+        size = decompress_into(batch.codec, batch.payload, data.data[start:])
+        while size is None and len(data) < max_bytes:
+            data = _resized(data[:start], min(max_bytes, 2 * len(data)))
+            size = decompress_into(batch.codec, batch.payload, data.data[start:])
         if size is None:
             break
-        ends.append(at + size)
+        ends.append(start + size)
         if len(ends) == 1 and len(batches) > 1:
-            others = sum(len(other.payload) for other in batches[1:])
-            guessed = (
-                int(_SPARE * size * (1 + others / max(1, len(batch.payload))))
-                + _SPARE_BYTES
-            )
-            data = _resized(data[:size], max(size, min(most, guessed)))
+            # The first batch's ratio predicts the size of all.
+            packed = sum(len(each.payload) for each in batches)
+            ratio = size / max(1, len(batch.payload))
+            guessed = int(_SPARE_FACTOR * ratio * packed) + _SPARE_BYTES
+            data = _resized(data[:size], max(size, min(max_bytes, guessed)))
     return (data[: ends[-1]] if ends else data), ends
 
 
@@ -273,43 +302,47 @@ def _parse(
     Batch i is data[starts[i]:ends[i]], and the batches follow one another.
     """
     spans = zip(batches, starts, ends, strict=True)
-    rows = np.array([batch.row(*at) for batch, *at in spans], dtype=np.int64)
+    table = np.array(
+        [batch.row(start, end) for batch, start, end in spans], dtype=np.int64
+    )
     cursor = _start_cursor()
-    left = sum(batch.number for batch in batches)
+    left = sum(batch.record_count for batch in batches)
     while left:
         n = min(left, PART_RECORDS)
-        records, whole = _next_records(data, rows, cursor, n)
+        records, is_whole = _next_records(data, table, cursor, n)
         left -= n
-        if not whole or (left == 0 and cursor[BATCH] < len(batches)):
-            raise _malformed(batches[min(int(cursor[BATCH]), len(batches) - 1)])
+        if not is_whole:
+            raise _malformed(batches[int(cursor[BATCH])])
         yield records
 
 
-def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
-    """Yield the records of a batch of more than `most` bytes, without holding it whole.
+def _stream(batch: RecordBatch, longest: int, buffer_bytes: int) -> Iterator[Records]:
+    """Yield the records of a batch of more than `buffer_bytes`, without holding it whole.
 
-    A buffer of that size is filled from the stream, and what is left of a record at its end moves
-    to its beginning.
+    A buffer is filled from the stream, and what is left of a record at its end moves to its
+    beginning. A record that the buffer cannot hold is truncated.
     """
     stream = Stream(batch.codec, batch.payload)
     cursor = _start_cursor()
-    left = batch.number
-    data = np.empty(most + _LENGTH_BYTES, dtype=np.uint8)
+    left = batch.record_count
+    # The further bytes are never filled. If the length of a record is cut off, `read_batches` reads
+    # on there and returns with the rows before; without them it would raise IndexError.
+    data = np.empty(buffer_bytes + _VARINT_BYTES_MAX, dtype=np.uint8)
     filled = 0
     while left:
-        filled += stream.read_into(data.data[filled:most])
+        filled += stream.read_into(data.data[filled:buffer_bytes])
         for records in _whole_records(data, filled, batch, cursor, left):
             left -= len(records)
-            if not left and (cursor[AT] != filled or stream.has_more()):
+            if not left and (cursor[POSITION] != filled or stream.has_more()):
                 raise _malformed(batch)
             yield records
             del records
         if not left:
             break
         # The stream has ended inside a record.
-        if filled < most:
+        if filled < buffer_bytes:
             raise _malformed(batch)
-        begin = int(cursor[AT])
+        begin = int(cursor[POSITION])
         if begin:
             data = _resized(data[begin:filled], len(data))
             filled -= begin
@@ -317,105 +350,121 @@ def _stream(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
             # One record is longer than the buffer: read it again from its beginning.
             stream.unread(data.data[:filled])
             del data
-            records = _truncated(stream, batch, longest, most, cursor)
+            records = _truncated(stream, batch, longest, buffer_bytes, cursor)
             left -= 1
             if not left and stream.has_more():
                 raise _malformed(batch)
             yield records
             del records
-            data = np.empty(most + _LENGTH_BYTES, dtype=np.uint8)
+            data = np.empty(buffer_bytes + _VARINT_BYTES_MAX, dtype=np.uint8)
             filled = 0
-        cursor[AT] = 0
+        cursor[POSITION] = 0
 
 
 def _whole_records(
     data: Bytes, filled: int, batch: RecordBatch, cursor: Longs, left: int
 ) -> Iterator[Records]:
     """Yield the records that the first `filled` bytes have whole; `left` are still to be read."""
-    rows = np.array([batch.row(0, filled)], dtype=np.int64)
+    table = np.array([batch.row(0, filled)], dtype=np.int64)
     are_whole = True
     while left and are_whole:
-        records, _ = _next_records(data, rows, cursor, min(left, PART_RECORDS))
-        number = int(cursor[ROWS])
-        are_whole = number == len(records)
-        left -= number
-        if number:
-            yield records if are_whole else records.part(0, number)
+        records, _ = _next_records(data, table, cursor, min(left, PART_RECORDS))
+        whole_count = int(cursor[ROWS])
+        are_whole = whole_count == len(records)
+        left -= whole_count
+        if whole_count:
+            yield records if are_whole else records.part(0, whole_count)
         del records
 
 
 def _truncated(
-    stream: Stream, batch: RecordBatch, longest: int, most: int, cursor: Longs
+    stream: Stream, batch: RecordBatch, longest: int, buffer_bytes: int, cursor: Longs
 ) -> Records:
-    """Return a record of over `most` bytes, its value cut (or padded) to just over the limit.
+    """Read a record of over `buffer_bytes`, with its value cut (or padded) to just over `longest`.
 
-    So it is rejected as too large, as any longer value is, and is never in memory whole.
+    So it is rejected as too large, as any longer value is, and is never in memory whole. A key or
+    headers that a reject would not keep are dropped. The record is encoded again and parsed like
+    all others, which checks it and moves `cursor` past it.
     """
     length = stream.read_varint()
-    end = stream.at + length
-    if not most - _LENGTH_BYTES < length <= _RECORD_BYTES_MAX:
+    end = stream.position + length
+    # A shorter one would have fit, with its length.
+    if not buffer_bytes - _VARINT_BYTES_MAX < length <= _RECORD_BYTES_MAX:
         raise _malformed(batch)
     attributes = stream.read(1)
     delta_ms = stream.read_varint()
-    delta = stream.read_varint()
+    offset_delta = stream.read_varint()
     key_length = stream.read_varint()
     key = stream.read(key_length) if 0 <= key_length <= _KEY_BYTES else None
     stream.skip(0 if key is not None else key_length)
     value_length = stream.read_varint()
-    kept = max(longest, VALUE_BYTES) + 1
-    value = stream.read(min(max(0, value_length), kept))
+    # Over the limit, and all that a reject has room for.
+    cut_length = max(longest, VALUE_BYTES) + 1
+    value = stream.read(min(max(0, value_length), cut_length))
     stream.skip(value_length - len(value))
-    rest = end - stream.at
+    rest = end - stream.position
     if rest < 1:
         raise _malformed(batch)
+    # Headers that are too long: their number, 0.
     headers = stream.read(rest) if rest <= _HEADERS_BYTES else b"\0"
-    stream.skip(end - stream.at)
-    key_field = _varint(-1) if key is None else _varint(len(key)) + key
-    fields = attributes, _varint(delta_ms), _varint(delta), key_field, _varint(kept)
-    body = b"".join((*fields, value.ljust(kept, b"\0"), headers))
-    data = np.frombuffer(_varint(len(body)) + body, dtype=np.uint8)
-    row = np.array([batch.row(0, len(data))], dtype=np.int64)
-    cursor[AT] = 0
-    records, whole = _next_records(data, row, cursor, 1)
-    if not whole:
+    stream.skip(end - stream.position)
+    body = b"".join(
+        (
+            attributes,
+            _encoded_varint(delta_ms),
+            _encoded_varint(offset_delta),
+            _encoded_varint(-1 if key is None else len(key)),
+            key or b"",
+            _encoded_varint(cut_length),
+            value.ljust(cut_length, b"\0"),
+            headers,
+        )
+    )
+    data = np.frombuffer(_encoded_varint(len(body)) + body, dtype=np.uint8)
+    table = np.array([batch.row(0, len(data))], dtype=np.int64)
+    cursor[POSITION] = 0
+    records, is_whole = _next_records(data, table, cursor, 1)
+    if not is_whole:
         raise _malformed(batch)
     return records
 
 
-def _varint(number: int) -> bytes:
+def _encoded_varint(number: int) -> bytes:
     """Encode a number as records hold them: a zigzag varint."""
-    found = bytearray()
-    encode_varint(number, found.append)
-    return bytes(found)
+    encoded = bytearray()
+    encode_varint(number, encoded.append)
+    return bytes(encoded)
 
 
 def _start_cursor() -> Longs:
     """Return the cursor of `read_batches` before the first record."""
     cursor = np.zeros(5, dtype=np.int64)
+    # Offsets must ascend from this on.
     cursor[LAST_OFFSET] = -1
     return cursor
 
 
 def _next_records(
-    data: Bytes, rows: Longs, cursor: Longs, n: int
+    data: Bytes, table: Longs, cursor: Longs, n: int
 ) -> tuple[Records, bool]:
-    """Return the next `n` records, and whether `read_batches` found all that it was to find.
+    """Return the next `n` records, and whether all were there, none malformed.
 
-    If it did not, only the first `cursor[ROWS]` rows are filled. `cursor` moves on.
+    Else only the first `cursor[ROWS]` rows are filled. `table` are the rows of `read_batches`, one
+    for each batch; `cursor` moves on.
     """
     keys, values = np.empty((2, n, 2), dtype=np.int64)
     times, offsets = np.empty((2, n), dtype=np.int64)
     found = Records(
         readonly_contiguous(data), keys, values, times, offsets, framed=True
     )
-    whole = False
-    rows = readonly_contiguous(rows)
+    is_whole = False
+    table = readonly_contiguous(table)
     # IndexError: the last record goes on beyond the data.
     with suppress(IndexError):
-        whole = bool(
-            read_batches(found.data, rows, cursor, (keys, values, times, offsets))
+        is_whole = bool(
+            read_batches(found.data, table, cursor, (keys, values, times, offsets))
         )
-    return found, whole
+    return found, is_whole
 
 
 def _malformed(batch: RecordBatch) -> CorruptRecordException:
@@ -430,7 +479,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
     @classmethod
     def of(cls, records: PartitionRecords) -> ColumnRecords:
-        """Convert aiokafka's records of a response that nobody has read from.
+        """Convert aiokafka's records of a response from which nobody has read yet.
 
         Their iterator is dropped: it is part of a reference cycle, which would keep the bytes in
         memory.
@@ -453,46 +502,52 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
     def has_more(self) -> bool:
         return bool(self._records.has_next())
 
-    def take(self, start: int, most: int) -> FetchedRecords:
-        """Take the next record batches, at least one, with up to `most` records in all.
+    def take(self, start: int, max_records: int) -> FetchedRecords:
+        """Take the next record batches, up to `max_records` in all, but at least one batch.
 
-        They are decoded later, by the shard. `start` is where the previous batch handed to it
-        ended. Raise CorruptRecordException for a damaged one.
+        They are decoded later, by the shard. `start` is the offset where the previous batch handed
+        to it ended. Raise CorruptRecordException for a damaged one.
         """
-        first = self.next_fetch_offset
-        number = 0
+        fetch_offset = self.next_fetch_offset
+        record_count = 0
         batches: list[RecordBatch] = []
         while self._records.has_next():
             batch = self._records.next_batch()
-            if number and number + batch.number > most:
+            if record_count and record_count + batch.record_count > max_records:
                 self._records.put_back(batch)
                 break
             # Not the last record's offset: compaction may have removed later records.
             self.next_fetch_offset = max(self.next_fetch_offset, batch.next_offset)
             # Compaction keeps empty batches, to preserve producer state.
-            if self._hidden(batch) or batch.number == 0:
+            if self._hidden(batch) or batch.record_count == 0:
                 if self._check_crcs and not batch.validate_crc():
                     raise CorruptRecordException(f"Invalid CRC - {self._tp}")
-            elif batch.number < 0:
+            elif batch.record_count < 0:
                 raise _malformed(batch)
-            elif batch.next_offset > first:
+            elif batch.next_offset > fetch_offset:
                 batches.append(batch)
-                number += batch.number
-        name = f"{self._tp.topic}[{self._tp.partition}]"
-        end = self.next_fetch_offset
-        decode = partial(_decode, name, batches, start, end, first, self._check_crcs)
-        return FetchedRecords(start, end, number, decode)
+                record_count += batch.record_count
+        decode = partial(
+            _decode,
+            f"{self._tp.topic}[{self._tp.partition}]",
+            batches,
+            start,
+            self.next_fetch_offset,
+            fetch_offset,
+            self._check_crcs,
+        )
+        return FetchedRecords(start, self.next_fetch_offset, record_count, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:
         """Return whether a batch is hidden from readers: for control, or of an aborted transaction.
 
-        Ask of every batch in order: control batches tell whose transactions were aborted.
+        Ask once of every batch, in order: a control batch ends its producer's aborted transaction.
         """
-        control = batch.is_control_batch
+        is_control = batch.is_control_batch
         if self._isolation_level != READ_COMMITTED or batch.producer_id is None:
-            return control
+            return is_control
         self._consume_aborted_up_to(batch.base_offset)
-        if control:
+        if is_control:
             if self._contains_abort_marker(batch):
                 self._aborted_producers.discard(batch.producer_id)
             return True
@@ -500,7 +555,10 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
 
 def take_batch(result: FetchResult, start: int) -> FetchedRecords:
-    """Take the next part of a response, which begins at `start`, and move aiokafka's position."""
+    """Take the next batches of a response, and move aiokafka's position past them.
+
+    They count as beginning at offset `start`, where those before them ended.
+    """
     records = ColumnRecords.of(result._partition_records)
     result._partition_records = records
     batch = records.take(start, PART_RECORDS)

@@ -1,7 +1,8 @@
 """Decompress record batches within bounds: into a fixed buffer, or piece by piece.
 
-A megabyte may expand to gigabytes, and the size in a header may be false, so the size is never
-requested: `decompress_into` stops at the end of its buffer, and `Stream` yields pieces.
+A megabyte may expand to gigabytes, and the size that a header states may be false, so no memory is
+allocated by it: `decompress_into` stops at the end of its buffer, and `Stream` decompresses pieces.
+`packed` is a batch's compressed records, `codec` their compression as record batches number it.
 
     codec    most output per byte      memory of a stream, beside its input
     gzip     1,032 bytes               a piece of 1 MiB
@@ -21,6 +22,7 @@ import cramjam
 import zstandard
 from aiokafka.errors import CorruptRecordException
 
+# Decompressed bytes, of at most the third column each.
 Pieces = Iterator[bytes | memoryview]
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -39,8 +41,10 @@ _LZ4_DICTIONARY = 1
 _LZ4_PLAIN = 1 << 31
 # A three-byte element copies at most 64 bytes.
 _SNAPPY_RATIO_MAX = 22
+# Java's framing of snappy: this and two version numbers, then blocks, each after its length.
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
+# Five bytes of 7 bits hold a varint of 32 bits.
 _VARINT_BITS = 35
 
 
@@ -68,20 +72,24 @@ def decompress_into(codec: int, packed: memoryview, buffer: memoryview) -> int |
 
 
 class Stream:
-    """Decompressed batch, `at` bytes read; CorruptRecordException if damaged or truncated."""
+    """A batch's records, decompressed while they are read; `position` bytes have been.
+
+    Methods raise CorruptRecordException if the batch is damaged or truncated.
+    """
 
     def __init__(self, codec: int, packed: memoryview) -> None:
-        self.at = 0
+        self.position = 0
         self._pieces = _pieces(codec, packed)
+        # What has not been read of the present piece.
         self._rest = memoryview(b"")
 
     def read_into(self, buffer: memoryview) -> int:
         """Fill `buffer` up to its end or the stream's; return the number of bytes."""
-        done = 0
-        while done < len(buffer) and (part := self._next(len(buffer) - done)):
-            buffer[done : done + len(part)] = part
-            done += len(part)
-        return done
+        filled = 0
+        while filled < len(buffer) and (part := self._next(len(buffer) - filled)):
+            buffer[filled : filled + len(part)] = part
+            filled += len(part)
+        return filled
 
     def has_more(self) -> bool:
         """Return whether bytes are left; decompresses the next piece to find out."""
@@ -96,7 +104,7 @@ class Stream:
         """Put back what was read last; it is read again next."""
         self._pieces = chain([self._rest], self._pieces)
         self._rest = data
-        self.at -= len(data)
+        self.position -= len(data)
 
     def read(self, length: int) -> bytes:
         buffer = bytearray(length)
@@ -118,17 +126,18 @@ class Stream:
             [byte] = self.read(1)
             bits |= (byte & 127) << shift
             if byte < 128:
+                # Zigzag: 0, 1, 2, 3 stand for 0, -1, 1, -2.
                 return bits >> 1 ^ -(bits & 1)
         raise CorruptRecordException(
             "a record batch holds a number of more than 32 bits"
         )
 
-    def _next(self, most: int) -> memoryview:
-        """Return up to `most` bytes, as many as one piece has; none at the end."""
+    def _next(self, max_bytes: int) -> memoryview:
+        """Read what is left of a piece, up to `max_bytes`; return no bytes at the stream's end."""
         self.has_more()
-        part = self._rest[:most]
-        self._rest = self._rest[most:]
-        self.at += len(part)
+        part = self._rest[:max_bytes]
+        self._rest = self._rest[max_bytes:]
+        self.position += len(part)
         return part
 
 
@@ -170,7 +179,12 @@ def _zstd(packed: memoryview) -> Pieces:
 
 
 def _lz4(packed: memoryview) -> Pieces:
-    """Yield the blocks of all frames. Source: LZ4 Frame Format Description."""
+    """Yield the decompressed blocks of all frames. Source: LZ4 Frame Format Description.
+
+    frame    magic (4 bytes), flags (1), block size (1), perhaps content size (8), checksum (1),
+             then blocks, size 0 (4), perhaps a checksum (4)
+    block    size (4), bytes, perhaps a checksum (4)
+    """
     position = 0
     while position < len(packed):
         if packed[position : position + 4] != _LZ4_MAGIC or len(packed) < position + 7:
@@ -178,19 +192,19 @@ def _lz4(packed: memoryview) -> Pieces:
                 "a record batch compressed with lz4 holds no frame"
             )
         flags = packed[position + 4]
-        sizes = packed[position + 5]
+        size_code = packed[position + 5] >> 4
         if (
             not flags & _LZ4_INDEPENDENT
             or flags & _LZ4_DICTIONARY
-            or not 4 <= sizes >> 4 <= 7
+            or not 4 <= size_code <= 7
         ):
             raise CorruptRecordException(
                 "a record batch compressed with lz4 uses linked blocks or a dictionary, which Kafka does not allow"
             )
-        # The frame's largest block: 64 KiB to 4 MiB.
-        most = 1 << 8 + 2 * (sizes >> 4)
-        # Past the frame's header.
+        # 64 KiB to 4 MiB.
+        block_bytes_max = 1 << 8 + 2 * size_code
         position += 15 if flags & _LZ4_SIZE else 7
+        # A frame that is cut off has no bytes left here, and ends like one with size 0.
         while size := int.from_bytes(packed[position : position + 4], "little"):
             position += 4
             block = packed[position : position + (size & ~_LZ4_PLAIN)]
@@ -198,7 +212,7 @@ def _lz4(packed: memoryview) -> Pieces:
             if size & _LZ4_PLAIN:
                 yield block
             else:
-                buffer = bytearray(most)
+                buffer = bytearray(block_bytes_max)
                 yield memoryview(buffer)[
                     : int(cramjam.lz4.decompress_block_into(block, buffer))
                 ]
@@ -220,21 +234,22 @@ def _snappy(packed: memoryview) -> Pieces:
 
 
 def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
-    """Yield the blocks of Java's framing; unframed data is one block."""
+    """Yield the compressed blocks of Java's framing (`_XERIAL`); unframed data is one block."""
     if packed[: len(_XERIAL)] != _XERIAL:
         yield packed
         return
-    at = _XERIAL_HEADER_BYTES
-    while at < len(packed):
-        start = at + 4
-        at = start + int.from_bytes(packed[at:start])
-        if at > len(packed):
+    stop = _XERIAL_HEADER_BYTES
+    while stop < len(packed):
+        start = stop + 4
+        stop = start + int.from_bytes(packed[stop:start])
+        if stop > len(packed):
             raise CorruptRecordException(
                 "a record batch compressed with snappy is cut off"
             )
-        yield packed[start:at]
+        yield packed[start:stop]
 
 
+# Decompress a batch into a buffer, and as a stream, by codec.
 _INTO: Mapping[int, Callable[[memoryview, memoryview], int]] = MappingProxyType(
     {
         GZIP: cramjam.gzip.decompress_into,

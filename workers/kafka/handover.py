@@ -2,7 +2,8 @@
 
     acquire   after an assignment: open a shard per partition, fencing its older owner
     feed      pass a batch to its shard; shards work in parallel, a shard's batches stay in order
-    tick      every 200 ms: commits by interval, and the wall clock for shards at their log's end
+    beat      every 200 ms: the event loop is alive; once a second, how far shards are behind
+    tick      after it: commits by interval, and the wall clock for shards at their log's end
     give_up   before a revocation is answered: give up every shard
 
     event                                           reaction                                exit
@@ -61,8 +62,9 @@ KAFKA_AWAY = -1
 WAITING_MAX = 2
 _GROUP_COMMIT_S = 5.0
 _LAG_S = 1.0
-# A join of the group takes some seconds, an answer about ends milliseconds.
-_GROUP_S = 8.0
+# After these a wait for partitions of the group, or for an answer about log ends, is reported: the
+# one takes some seconds, the other milliseconds.
+_JOIN_S = 8.0
 _ENDS_S = 3.0
 
 
@@ -75,7 +77,7 @@ class LogReader(Protocol):
         """Return the first offset and the last stable offset of each log."""
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        """Ask the broker for the current last stable offset of each log."""
+        """Ask the broker for the last stable offset of each log; some may get no answer."""
 
     def read_positions(self) -> Mapping[Partition, ReadPosition]: ...
 
@@ -86,6 +88,7 @@ class LogReader(Protocol):
 class Handover:
     """Owner of this worker's shards. Its methods run in the event loop, shards in threads."""
 
+    #: For a fenced shard's partition to be assigned elsewhere; for a stopping worker to end.
     fenced_grace_s = exit_deadline_s = 30.0
 
     def __init__(
@@ -116,13 +119,15 @@ class Handover:
         self._at_work: set[tuple[Shard, str]] = set()
         self._tasks: set[asyncio.Task[object]] = set()
         # The offsets that were last committed to the consumer group.
-        self._shown: dict[Partition, int] = {}
-        self._next_group_commit = self._next_lag = 0.0
-        # Since when the group's assignment, and the answer about log ends, has been waited for.
-        self._unassigned_s: float | None = self.beat_s
-        self._asked_s: float | None = None
+        self._group_offsets: dict[Partition, int] = {}
+        self._next_group_commit_s = self._next_lag_s = 0.0
+        # Since when the group's assignment, and all answers about log ends, have been waited for.
+        self._unassigned_since_s: float | None = self.beat_s
+        self._ends_asked_since_s: float | None = None
+        # Logs whose ends were asked for, without an answer yet.
         self._unanswered: set[Partition] = set()
-        self._last_resort: threading.Timer | None = None
+        # Ends the process if stopping hangs (`_end`).
+        self._exit_timer: threading.Timer | None = None
 
     async def acquire(
         self,
@@ -137,12 +142,13 @@ class Handover:
         await self.give_up()
         if not still_ours():
             return {}
-        self._unassigned_s = None
-        factories = self.factories
-        made = {tp: factories[tp[0]](tp[1]) for tp in partitions if tp[0] in factories}
-        self.shards = new = {
-            tp: shard for tp, shard in made.items() if shard is not None
-        }
+        self._unassigned_since_s = None
+        new: dict[Partition, Shard] = {}
+        for topic, partition in partitions:
+            make = self.factories.get(topic)
+            if make is not None and (shard := make(partition)) is not None:
+                new[topic, partition] = shard
+        self.shards = new
         if not new:
             self.assigned = True
             return {}
@@ -226,9 +232,9 @@ class Handover:
         self.assigned = False
         self.lags = {}
         self.metrics.waits.drop(TRANSACTIONS)
-        self._unassigned_s = time.monotonic()
+        self._unassigned_since_s = time.monotonic()
         self._waiting.clear()
-        self._shown.clear()
+        self._group_offsets.clear()
         if old:
             started = time.perf_counter()
             await asyncio.gather(*(shard.shutdown() for shard in old.values()))
@@ -277,32 +283,34 @@ class Handover:
         self.on_freed()
 
     def beat(self) -> None:
-        """Record that the event loop is alive (monotonic), and sample every shard's lag."""
-        now = self.beat_s = time.monotonic()
-        if now < self._next_lag or self.reader is None:
+        """Record that the event loop is alive; once a second sample every shard's lag."""
+        now_s = self.beat_s = time.monotonic()
+        if now_s < self._next_lag_s or self.reader is None:
             return
-        self._next_lag = now + _LAG_S
-        self._note_waits(now)
+        self._next_lag_s = now_s + _LAG_S
+        self._note_waits(now_s)
         for tp, reading in self.reader.read_positions().items():
             shard = self.shards.get(tp)
             lag = self.lags.get(tp)
             if shard is not None and lag is not None and shard.offset is not None:
-                lag.sample(now, shard.offset, reading)
-        held = {
+                lag.sample(now_s, shard.offset, reading)
+        held_up = {
             f"{topic}[{partition}]": lag.transaction
             for (topic, partition), lag in self.lags.items()
             if lag.transaction.holds_up
         }
-        whys = {log: transaction.why for log, transaction in held.items()}
-        since_s = {log: transaction.since_s for log, transaction in held.items()}
+        whys = {log: transaction.why for log, transaction in held_up.items()}
+        since_s = {log: transaction.since_s for log, transaction in held_up.items()}
         self.metrics.waits.note(TRANSACTIONS, whys, since_s)
 
-    def _note_waits(self, now: float) -> None:
+    def _note_waits(self, now_s: float) -> None:
         """Report what takes too long: joining the group, or answers about log ends."""
         waits = {}
-        if self._unassigned_s is not None and now - self._unassigned_s > _GROUP_S:
+        unassigned_s = self._unassigned_since_s
+        asked_s = self._ends_asked_since_s
+        if unassigned_s is not None and now_s - unassigned_s > _JOIN_S:
             waits["the consumer group"] = "it has assigned no partitions"
-        if self._asked_s is not None and now - self._asked_s > _ENDS_S:
+        if asked_s is not None and now_s - asked_s > _ENDS_S:
             for topic, partition in self._unanswered:
                 waits[f"the clock of {topic}[{partition}]"] = (
                     "the log's end is not known"
@@ -315,51 +323,53 @@ class Handover:
         For the clock, note where each log ends now; the shard closes ticks when it has read up to
         there.
         """
-        # Before the ends, which then cover every record in the log at that time.
+        # Before asking for the ends, which then cover every record in the log at that time.
         now_ms = self._now_ms()
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():
             self._start_once(shard, "idle", shard.tick_idle)
         asked = [
             tp
-            for tp, one in shards.items()
-            if not one.ends.full and one.wants_end(now_ms)
+            for tp, shard in shards.items()
+            if not shard.ends.full and shard.wants_end(now_ms)
         ]
-        if self._asked_s is None:
-            self._asked_s = time.monotonic()
+        if self._ends_asked_since_s is None:
+            self._ends_asked_since_s = time.monotonic()
         try:
             self._unanswered = set(asked)
             ends = await self._reader().ends(asked) if asked else {}
             self._unanswered -= ends.keys()
             if not self._unanswered:
-                self._asked_s = None
+                self._ends_asked_since_s = None
             for tp, offset in ends.items():
+                # Not if the partition was given up meanwhile.
                 if self.shards.get(tp) is shards[tp]:
                     shards[tp].ends.note(LogEnd(now_ms, offset))
             for tp, reading in self._reader().read_positions().items():
-                behind = self.shards.get(tp)
-                if behind is not None and behind.ends:
-                    self._start_once(behind, "clock", behind.tick, reading)
+                current = self.shards.get(tp)
+                if current is not None and current.ends:
+                    self._start_once(current, "clock", current.tick, reading)
             await self._commit_group(shards)
         except (ConsumerError, TimeoutError) as exc:
             logger.debug("the log ends could not be queried: %s", describe(exc))
 
     async def _commit_group(self, shards: Mapping[Partition, Shard]) -> None:
         """Show changed offsets in the consumer group, every `_GROUP_COMMIT_S`."""
-        if time.monotonic() < self._next_group_commit:
+        if time.monotonic() < self._next_group_commit_s:
             return
-        self._next_group_commit = time.monotonic() + _GROUP_COMMIT_S
+        self._next_group_commit_s = time.monotonic() + _GROUP_COMMIT_S
+        shown = self._group_offsets
         changed = {
             tp: offset
             for tp, shard in shards.items()
-            if (offset := shard.committed) is not None and offset != self._shown.get(tp)
+            if (offset := shard.committed) is not None and offset != shown.get(tp)
         }
         if changed:
             await self._reader().commit_group(changed)
-            self._shown.update(changed)
+            shown.update(changed)
 
     def fail(self, status: int, message: str) -> None:
-        """Stop with `status`, unless one is set; the process ends even if stopping hangs."""
+        """Stop with exit status `status`, unless one is set, and log `message` for the operator."""
         if self.exit_status is None:
             self.exit_status = status
             logger.critical(
@@ -368,7 +378,10 @@ class Handover:
             self._end(status)
 
     def stop_for_outage(self, reason: str = "") -> None:
-        """Stop, to restart when Kafka is back; `reason` begins the outage unless it has begun."""
+        """Stop, to begin the run again once Kafka answers.
+
+        `reason` begins the outage unless it has begun; without one Kafka is not taken to be away.
+        """
         if self.exit_status is None:
             self.exit_status = KAFKA_AWAY
             if reason:
@@ -376,16 +389,16 @@ class Handover:
             self._end(EXIT_FAILED)
 
     def _end(self, status: int) -> None:
-        """Stop the worker; if that hangs, end the process after `exit_deadline_s`."""
+        """Stop the worker; if that hangs, end the process with `status` after `exit_deadline_s`."""
         self.stopping.set()
-        self._last_resort = threading.Timer(self.exit_deadline_s, os._exit, (status,))
-        self._last_resort.daemon = True
-        self._last_resort.start()
+        self._exit_timer = threading.Timer(self.exit_deadline_s, os._exit, (status,))
+        self._exit_timer.daemon = True
+        self._exit_timer.start()
 
     def dispose(self) -> None:
         """Cancel the exit timer and drop everything large: Faust keeps a reference to this."""
-        if self._last_resort is not None:
-            self._last_resort.cancel()
+        if self._exit_timer is not None:
+            self._exit_timer.cancel()
         self.factories.clear()
         self.shards = {}
         self.lags = {}
@@ -419,8 +432,8 @@ class Handover:
         """React to a failure of the consumer while `what`, as to one of a shard."""
         self._react(what, failure, f"{what} failed")
 
-    def _react(self, what: str, failure: BaseException, refused: str) -> None:
-        """Begin the run again, or stop; `refused` begins the message of a wrong setting."""
+    def _react(self, what: str, failure: BaseException, refusal: str) -> None:
+        """Begin the run again, or stop; `refusal` begins the message of a wrong setting."""
         verdict = verdict_of(failure)
         if unreachable(failure):
             self.stop_for_outage(text_of(failure))
@@ -438,13 +451,13 @@ class Handover:
             self.fail(EXIT_REFUSED, str(failure))
         elif verdict in (Verdict.FORBIDDEN, Verdict.SETTING):
             reason = forbidden(failure) or text_of(failure)
-            self.fail(EXIT_REFUSED, f"{refused}: {reason}")
+            self.fail(EXIT_REFUSED, f"{refusal}: {reason}")
         else:
             logger.error("%s failed", what, exc_info=failure)
             self.fail(EXIT_FAILED, f"{what} failed: {describe(failure)}")
 
     def _still_fenced(self, shard: Shard) -> None:
-        """Stop if a fenced shard's partition was not assigned to another worker."""
+        """Stop if a fenced shard's partition is still ours: no other worker of the group has it."""
         if shard in self.shards.values():
             self.fail(
                 EXIT_FENCED,

@@ -8,6 +8,9 @@ whatever the record's timestamp, so old events do not look like lag.
 `LogEnds` lets the wall clock close ticks. At every beat the event loop notes the time and the log's
 end, and the shard closes ticks for that time *at that offset*. So processing speed, which depends
 on the content of events, does not decide in which tick another event counts.
+
+A log's *last stable offset* is that of its first open transaction, or its end: it can be read up to
+there.
 """
 
 from collections import deque
@@ -27,6 +30,7 @@ class LogEnd(NamedTuple):
 class LogEnds(deque[LogEnd]):
     """Log ends not yet reached. One thread notes, one takes: append, popleft and len are atomic."""
 
+    #: Time of the end that was noted last, even if it has been taken.
     noted_ms: int | None = None
 
     @property
@@ -50,9 +54,9 @@ class ReadPosition(NamedTuple):
         handed: end of the last batch given to the shard.
         position: the consumer's, which may be further, past records that it never delivers (control
             records, aborted transactions).
-        end: the log's end at the last fetch, at `fetched_ms`.
-        stable: offset of the first open transaction then, beyond which nothing is readable; None:
-            no limit.
+        end: the log's end at the last fetch.
+        stable: its last stable offset then; None: it could be read to its end.
+        fetched_ms: time of that fetch.
     """
 
     handed: int
@@ -76,10 +80,12 @@ class OpenTransaction:
     Offsets do not show when it began: it counts from when the last stable offset stood still.
     """
 
-    #: Records after it, at most: the broker counts its own control records too.
+    #: Records after its begin, at most: the broker counts its own control records too.
     hidden = 0
-    offset = -1  # none that a log could have
-    since_s = _seen_s = 0.0
+    #: The last stable offset; at first none that a log could have.
+    offset = -1
+    #: Since when it is that, and when it was last seen to be (monotonic).
+    since_s = _last_seen_s = 0.0
     _fetched_ms = 0
 
     def sample(self, now_s: float, reading: ReadPosition) -> None:
@@ -88,17 +94,17 @@ class OpenTransaction:
         if stable != self.offset or stable >= reading.end:
             self.offset = stable
             self.since_s = now_s
-            self._seen_s = now_s
+            self._last_seen_s = now_s
         # Without a fetch since, it may have ended: a broker is away, or the shard has no room.
         if reading.fetched_ms != self._fetched_ms:
             self._fetched_ms = reading.fetched_ms
-            self._seen_s = now_s
+            self._last_seen_s = now_s
         self.hidden = reading.end - stable if reading.position >= stable else 0
 
     @property
     def holds_up(self) -> bool:
         """Whether a transaction has been open for `OPEN_S` and is all that is left to read."""
-        return self.hidden > 0 and self._seen_s - self.since_s >= OPEN_S
+        return self.hidden > 0 and self._last_seen_s - self.since_s >= OPEN_S
 
     @property
     def why(self) -> str:
@@ -116,7 +122,7 @@ class Lag:
     #: Whether the shard has reached the end that the log had at take-over.
     reached = False
     # That end.
-    _first: int | None = None
+    _first_end: int | None = None
 
     def __init__(self) -> None:
         self.transaction = OpenTransaction()
@@ -128,9 +134,10 @@ class Lag:
         self.transaction.sample(now_s, reading)
         position = reading.position_of(offset)
         end = reading.end
-        if self._first is None:
-            self._first = end
-        self.reached = self.reached or position >= self._first
+        if self._first_end is None:
+            self._first_end = end
+        self.reached = self.reached or position >= self._first_end
+        # Keep the ends beyond `position`: `seconds` counts from when the first of them was seen.
         if not self._ends or end > self._ends[-1][1]:
             self._ends.append((now_s, end))
         while self._ends and self._ends[0][1] <= position:

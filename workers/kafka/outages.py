@@ -31,7 +31,8 @@ from workers.kafka.verdicts import Verdict, verdict_of
 from workers.runtime.availability import PARTITIONS, Outage, Waits
 from workers.runtime.errors import KafkaAway, SettingsError
 
-#: Prefixes of dropped lines, by logger; aiokafka's are about one failed request that is retried.
+# Lines that are dropped, by logger: what they begin with (aiokafka, librdkafka, our own `clients`)
+# or have in them (Faust). Those of aiokafka are about one failed request that is retried.
 _AIOKAFKA = (
     "Unable connect to",
     "Unable to request metadata",
@@ -55,6 +56,7 @@ _LIBRDKAFKA = re.compile(
 )
 _OURS = re.compile(r"Kafka client: (_TRANSPORT|_ALL_BROKERS_DOWN|_TIMED_OUT|_RESOLVE)")
 _FAUST = ("Thread keepalive is not responding", "No active partitions for")
+# A refusal in a line of librdkafka's, which is kept.
 _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECASE)
 
 
@@ -112,8 +114,9 @@ class _Watch:
     ended: Event
 
     def __post_init__(self) -> None:
+        # When a broker answered last, and when partitions are looked at next (monotonic).
         self._answered_s = time.monotonic()
-        self._look_s = self._answered_s + LOOK_S
+        self._next_look_s = self._answered_s + LOOK_S
 
     def run(self) -> None:
         """Ask every second, with a new client after one that cannot ask again."""
@@ -136,14 +139,14 @@ class _Watch:
         self._answered_s = time.monotonic()
         self.outage.end()
         reasons: dict[str, str] = {}
-        if self._answered_s >= self._look_s:
+        if self._answered_s >= self._next_look_s:
             reasons = unavailable(
                 admin, errors, self.topics(), ASK_S, self.ended.is_set
             )
             if self.ended.is_set():
                 return False
             self.waits.note(PARTITIONS, reasons)
-            self._look_s = time.monotonic() + LOOK_S
+            self._next_look_s = time.monotonic() + LOOK_S
         errors.clear()
         self.waits.say()
         # A client whose leaders refuse it reconnects without a pause: it is replaced.
@@ -154,6 +157,7 @@ class _Watch:
         silent_s = time.monotonic() - self._answered_s
         if silent_s < AWAY_S:
             return
+        # Before an outage is logged, one more question.
         if not self.outage.is_active and _answers(self.connection, self.topics()):
             self._answered_s = time.monotonic()
             return
@@ -197,6 +201,7 @@ def _eager_admin(connection: Connection, errors: list[KafkaError]) -> AdminClien
     eager = {
         name: value for name, value in _EAGER.items() if name not in connection.client
     }
+    # librdkafka refuses a maximum below the operator's own minimum.
     if "reconnect.backoff.ms" in connection.client:
         eager.pop("reconnect.backoff.max.ms", None)
     return connection.quiet_admin(errors, **eager)
@@ -210,7 +215,7 @@ def _answers(connection: Connection, topics: UsedTopics) -> bool:
     return False
 
 
-def passes(error: BaseException) -> bool:
+def is_temporary(error: BaseException) -> bool:
     """Return whether a start should wait: also for partitions that a client does not know.
 
     A client whose broker has ended says that it does not know topics that were just listed. If a
@@ -231,24 +236,25 @@ def wait_for(
     `confirm_s`, or for REFUSED_S after an outage, since a broker that has just started may not know
     everything yet.
     """
-    refused_s: float | None = None
-    seen = outage.is_active
+    refused_since_s: float | None = None
+    was_away = outage.is_active
     while True:
         began_s = time.monotonic()
         try:
             answer = ask()
         except (SettingsError, KafkaAway, KafkaException) as error:
-            if passes(error):
-                seen = True
-                refused_s = None
+            if is_temporary(error):
+                was_away = True
+                refused_since_s = None
                 outage.begin(text_of(error))
             else:
                 if isinstance(error, KafkaException):
                     raise
-                refused_s = began_s if refused_s is None else refused_s
-                if began_s - refused_s >= (REFUSED_S if seen else confirm_s):
+                if refused_since_s is None:
+                    refused_since_s = began_s
+                if began_s - refused_since_s >= (REFUSED_S if was_away else confirm_s):
                     raise
-                if seen:
+                if was_away:
                     outage.begin(str(error))
         else:
             outage.end()

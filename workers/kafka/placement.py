@@ -4,6 +4,8 @@
 
     murmur2   Java, Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff) mod partitions
     crc32     librdkafka's default ("consistent_random"): crc32(key) mod partitions
+
+Keys are data[start:stop], which lies within `data`: the parser of records has checked that.
 """
 
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bools, Bytes, Longs
 from workers.runtime.frozen import read_only
 
+# murmur2's multiplier, and Kafka's seed for it.
 _M = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
 
@@ -39,11 +42,15 @@ _TABLE = read_only(_crc_table())
 
 @kernel_part
 def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
-    """Return murmur2 of data[start:stop] as in Kafka's Java client, without the sign bit."""
+    """Return murmur2 of data[start:stop] as in Kafka's Java client, without the sign bit.
+
+    `h` is the hash so far, `k` the next four bytes; 24, 13 and 15 are murmur2's own shifts.
+    """
     length = stop - start
     h = _SEED ^ np.uint32(length)
     position = start
     while stop - position >= 4:
+        # The lowest byte comes first.
         k = np.uint32(0)
         for i in range(4):
             k |= np.uint32(data[position + i]) << np.uint32(8 * i)
@@ -51,6 +58,7 @@ def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
         k = np.uint32((k ^ k >> np.uint32(24)) * _M)
         h = np.uint32(h * _M) ^ k
         position += 4
+    # One to three bytes are left.
     if position < stop:
         for i in range(stop - position - 1, -1, -1):
             h ^= np.uint32(data[position + i]) << np.uint32(8 * i)
@@ -62,10 +70,10 @@ def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
 
 @kernel_part
 def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.int64:
-    """Return the CRC-32 of data[start:stop], as in zlib; `table` is of its polynomial."""
+    """Return the CRC-32 of data[start:stop], as in zlib; `table` has that of every byte."""
     crc = np.uint32(0xFFFFFFFF)
-    for at in range(start, stop):
-        crc = table[(crc ^ np.uint32(data[at])) & np.uint32(255)] ^ crc >> np.uint32(8)
+    for i in range(start, stop):
+        crc = table[(crc ^ np.uint32(data[i])) & np.uint32(255)] ^ crc >> np.uint32(8)
     return np.int64(crc ^ np.uint32(0xFFFFFFFF))
 
 
@@ -78,7 +86,10 @@ def hash_partitions(
     partitions: int,
     out: Longs,
 ) -> None:
-    """Write the partition of each text in `places` (n, 2) to `out`, int64 (n,)."""
+    """Write the partition of each key to `out`, int64 (n,): murmur2 or CRC-32, mod `partitions`.
+
+    `places`, int64 (n, 2), has their starts and stops in `data`; `table` is for `crc32`.
+    """
     for i in range(len(places)):
         start = places[i, 0]
         stop = places[i, 1]
@@ -93,7 +104,10 @@ def hash_partitions(
 def partitions_of(
     data: Bytes, places: Longs, partitions: int, partitioner: str = MURMUR2
 ) -> Longs:
-    """Return the partition of each user, int64 (n,); `places` (n, 2) has starts and stops."""
+    """Return each user's partition, int64 (n,), of so many `partitions`.
+
+    `places`, int64 (n, 2), has the starts and stops of the users, as texts, in `data`.
+    """
     found = np.empty(len(places), dtype=np.int64)
     data = readonly_contiguous(data)
     places = readonly_contiguous(places)
@@ -103,9 +117,10 @@ def partitions_of(
 
 @dataclass(frozen=True)
 class Placement:
-    """Checks a record's partition against its user; record keys are users in UTF-8.
+    """Checks that users' records are in the partition where `partitioner` places those users.
 
-    `placements` has event times, ascending, and the number of partitions from then on.
+    Record keys are users in UTF-8. `placements` has event times (ms), ascending, and the number of
+    partitions from then on; the first holds for all earlier times, too.
     """
 
     partitioner: str
@@ -113,7 +128,11 @@ class Placement:
     placements: Sequence[tuple[int, int]]
 
     def belongs(self, data: Bytes, places: Longs, times: Longs) -> Bools:
-        """Return a mask: do users, places (n, 2) in `data`, belong here at event `times` (n,)?"""
+        """Return which users belong in this partition, bool (n,).
+
+        `places`, int64 (n, 2), has their starts and stops in `data`, `times`, int64 (n,), the times
+        of their events in ms.
+        """
         (_, first), *later = self.placements
         found = partitions_of(data, places, first, self.partitioner)
         for from_ms, partitions in later:

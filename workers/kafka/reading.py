@@ -20,9 +20,9 @@ from workers.kafka.clients import Connection, is_group_denial, unreachable
 from workers.kafka.verdicts import Verdict, verdict_of
 from workers.runtime.errors import KafkaAway, SettingsError
 
-#: Records per call, over all partitions; EVENTS where each may have a megabyte, as snapshots may.
-RECORDS = 5_000
-EVENTS = 100
+#: Records per call, over all partitions; fewer where each may have a megabyte, as snapshots may.
+CHUNK_RECORDS = 5_000
+CHUNK_LARGE_RECORDS = 100
 # librdkafka decompresses a response at once. Our topics use lz4, which expands up to 255 times.
 _FETCH_BYTES = 8_000_000
 _POLL_S = 0.02
@@ -38,7 +38,7 @@ Callback = Callable[[], None]
 
 
 class FetchedChunk(NamedTuple):
-    """A partition's next records, the position after them, and whether that ends its span."""
+    """A partition's next records, the offset after them, and whether that ends its span."""
 
     where: Partition
     messages: list[Message]
@@ -127,11 +127,12 @@ def read_spans(
     consumer: Consumer,
     spans: dict[Partition, tuple[int, int]],
     on_wait: Callback = lambda: None,
-    most: int = RECORDS,
+    max_records: int = CHUNK_RECORDS,
 ) -> Iterator[FetchedChunk]:
-    """Yield the records in `spans` of offsets, up to `most` at once, until every span has ended.
+    """Yield the records in `spans` of offsets, up to `max_records` at once, until all have ended.
 
-    Raise after a minute without progress. The caller may delete spans to end them early.
+    Raise after a minute without progress. A span that has ended is deleted from `spans`; the caller
+    may delete others to end them early.
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
@@ -142,23 +143,24 @@ def read_spans(
     problem = KafkaError(KafkaError._TIMED_OUT, f"reading {names}")
     deadline = time.monotonic() + _PATIENCE_S
     while spans:
-        if gone := assigned - spans.keys():
-            consumer.incremental_unassign([TopicPartition(*where) for where in gone])
-            assigned -= gone
+        if done := assigned - spans.keys():
+            consumer.incremental_unassign([TopicPartition(*where) for where in done])
+            assigned -= done
         by_partition: dict[Partition, list[Message]] = {}
         ended: set[Partition] = set()
-        for message in consumer.consume(num_messages=most, timeout=_POLL_S):
+        for message in consumer.consume(num_messages=max_records, timeout=_POLL_S):
             where = message.topic() or "", message.partition() or 0
             offset = message.offset() or 0
             error = message.error()
+            # The end of a log is told like a record, at the offset that the next one will have.
             if error is None or error.code() == KafkaError._PARTITION_EOF:
                 if where in spans:
                     part = by_partition.setdefault(where, [])
                     end = spans[where][1]
                     if error is None and offset < end:
                         part.append(message)
-                    # A record moves the position past itself; the event of a log's end is there.
-                    if offset >= end - (error is None):
+                    position = offset + 1 if error is None else offset
+                    if position >= end:
                         ended.add(where)
             elif not is_group_denial(error):
                 failure = KafkaException(error)
@@ -188,7 +190,10 @@ def read_partition(
     whole: bool = False,
     since: int = 0,
 ) -> Iterator[Message]:
-    """Yield the committed records from offset `since`; `whole` refuses a log cut by retention."""
+    """Yield the committed records from offset `since` on, up to the present end.
+
+    With `whole`, SettingsError if retention removed the log's beginning.
+    """
     with reader(connection) as consumer:
         low, high = bounds_of(consumer, topic, partition)
         if whole and low > 0:

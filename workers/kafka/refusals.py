@@ -33,7 +33,7 @@ _DATES = (
 def refusal_of(connection: Connection, topic: str, error: KafkaError) -> SettingsError:
     """Return why a broker refused a record for `topic` with `error`, for the operator.
 
-    The topic is asked for its settings, so that the one to change is named.
+    Asks the cluster for the topic's settings, so that the one to change is named.
     """
     code = error.code()
     reason = " ".join(error.str().split())

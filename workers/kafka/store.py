@@ -109,8 +109,8 @@ class Disk:
         with self._failing("be opened"):
             path.mkdir(parents=True, exist_ok=True)
             self._db = Rdict(str(path), _options())
-        self._without_log = WriteOptions()
-        self._without_log.disable_wal = True  # type: ignore[assignment]  # a property, to rocksdict's stub a method
+        self._without_wal = WriteOptions()
+        self._without_wal.disable_wal = True  # type: ignore[assignment]  # a property, to rocksdict's stub a method
         self._flushed_s = time.monotonic()
         try:
             self.header()  # fail now if it is unreadable
@@ -149,7 +149,7 @@ class Disk:
         if header is not None:
             batch.put(_META, msgspec.json.encode(header))
         with self._failing("be written"):
-            self._db.write(batch, self._without_log)
+            self._db.write(batch, self._without_wal)
             if time.monotonic() - self._flushed_s >= _FLUSH_S:
                 self._db.flush(wait=False)
                 self._flushed_s = time.monotonic()
@@ -199,6 +199,7 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
         try:
             return Disk(candidate)
         except CopyFailed as failed:
+            # RocksDB's message about the lock itself, not about opening that file.
             if "/LOCK" in str(failed) and "open a file" not in str(failed):
                 if not again:
                     logger.warning("%s is in use by another process", candidate)
@@ -243,10 +244,10 @@ class Store:
         self._copy: Copy | None = None
         #: The changelog position this copy has reached; None before the first.
         self.offset: int | None = None
-        # Of the last write (since 1970), and of the last look at the files (monotonic).
+        # Time of the last write (since 1970), and of the last look at the files (monotonic).
         self._written_s = self._checked_s = 0.0
-        # Until a failed copy is tried again.
-        self._delay_s = RETRY_S
+        # From the last look until a failed disk is tried again.
+        self._retry_delay_s = RETRY_S
         # Whether the copy could not be read: `close` deletes it then.
         self._unreadable = False
         # Set by `load`, to read the changelog again.
@@ -300,7 +301,7 @@ class Store:
             self._retry_disk()
 
     def wipe(self) -> None:
-        """Empty the copy, so that `load` reads the whole changelog."""
+        """Empty the copy, and forget its position, so that `load` reads the whole changelog."""
         try:
             self._copy = self._opened().emptied()
         except CopyFailed as error:
@@ -335,20 +336,20 @@ class Store:
             self._discard_stale(low, high)
             start = low if self.offset is None else self.offset
             for changes, position in self._changes(consumer, start, high, on_wait):
-                self.write(changes, max(position, self.offset or 0))
+                self.write(changes, position)
                 records += len(changes)
         # Check after reading: the records read then belong to the topic with this id.
         self._check_id(connection)
         return records
 
     def _changes(
-        self, consumer: Consumer, low: int, high: int, on_wait: Callback = lambda: None
+        self, consumer: Consumer, start: int, end: int, on_wait: Callback = lambda: None
     ) -> Iterator[tuple[list[Change], int]]:
-        """Yield the changes in the changelog from `low` to `high`, chunk by chunk.
+        """Yield the changes in the changelog from `start` to before `end`, chunk by chunk.
 
-        Each comes with the position after it.
+        Each chunk comes with the position after it.
         """
-        spans = {self.changelog.log: (low, high)} if low < high else {}
+        spans = {self.changelog.log: (start, end)} if start < end else {}
         for taken in read_spans(consumer, spans, on_wait):
             changes = [
                 (message.key() or b"", message.value()) for message in taken.messages
@@ -362,14 +363,16 @@ class Store:
         with reader(connection) as consumer:
             low, high = bounds_of(consumer, *log, on_wait)
             start = low if self.offset is None else self.offset
+            # It was cut, or ends in a transaction of a writer that was not fenced.
             if not start <= end <= high:
                 return False
+            # What follows may be the ends of transactions alone.
             return not any(
                 changes for changes, _ in self._changes(consumer, start, high, on_wait)
             )
 
     def _check_id(self, connection: Connection) -> None:
-        """Refuse a re-created changelog: its state is gone, and its old id repeats the noise."""
+        """Refuse a re-created changelog: its state is gone, and the noise would be used again."""
         log = self.changelog
         if (
             log.topic_id is not None
@@ -383,8 +386,13 @@ class Store:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"
         if not low <= self.offset <= high:
-            place = name, self.offset, low, high
-            logger.warning("%s: the local copy is at %d, the log is %d..%d", *place)
+            logger.warning(
+                "%s: the local copy is at %d, the log is %d..%d",
+                name,
+                self.offset,
+                low,
+                high,
+            )
         elif self.offset < high and time.time() - self._written_s > _TRUSTED_S:
             logger.warning(
                 "%s: the local copy is too old to have seen every deletion", name
@@ -399,7 +407,8 @@ class Store:
         with self._reading():
             header = copy.header()
             log = self.changelog
-            unfinished = header is None and next(copy.items(b""), None) is not None
+            # The header is written last.
+            is_unfinished = header is None and next(copy.items(b""), None) is not None
         if header is not None:
             # A copy without an id never passes for one of a topic with an id.
             if (*header.log, header.topic_id) == (*log.log, log.topic_id):
@@ -409,7 +418,7 @@ class Store:
             logger.warning(
                 "%s held the state of another topic: reading all of it again", self.path
             )
-        if header is not None or unfinished:
+        if header is not None or is_unfinished:
             self.wipe()
 
     def _header(self, offset: int, now_s: float) -> CopyHeader:
@@ -427,11 +436,14 @@ class Store:
             )
         self.in_memory = True
         self._checked_s = time.monotonic()
-        self._delay_s = RETRY_S
+        self._retry_delay_s = RETRY_S
         return Memory()
 
     def _fall_back(self, error: CopyFailed) -> Copy:
-        """Rebuild the state in memory from the changelog, ignoring the disk."""
+        """Rebuild the state in memory from the changelog, up to this store's position.
+
+        Raise the disk's `error` if `load` was never called, which knows the connection.
+        """
         if self._connection is None:
             raise error
         copy = self._in_memory(error)
@@ -451,16 +463,17 @@ class Store:
         if (
             self.path is None
             or self.offset is None
-            or now_s - self._checked_s < self._delay_s
+            or now_s - self._checked_s < self._retry_delay_s
         ):
             return
-        self._delay_s = min(2 * self._delay_s, RETRY_MAX_S)
+        self._retry_delay_s = min(2 * self._retry_delay_s, RETRY_MAX_S)
         disk: Copy | None = None
         try:
             disk = open_disk(self.path, again=True).emptied()
             rows: Iterator[Change] = iter(self._opened().items(b""))
-            while some := list(islice(rows, _CHANGES_AT_ONCE)):
-                disk.write(some, None)
+            while chunk := list(islice(rows, _CHANGES_AT_ONCE)):
+                disk.write(chunk, None)
+            # The header last: without it a copy is unfinished.
             disk.write((), self._header(self.offset, self._written_s))
         except (CopyFailed, SettingsError):  # already logged
             if disk is not None:

@@ -68,10 +68,10 @@ NAMES = (_METHOD, _EXTENSIONS, _REGION, *_OF_ENDPOINT)
 _RENEW_AT = 0.8
 _BACKOFF_S = 1.0
 _BACKOFF_MAX_S = 10.0
-#: A file is read this often, and a token without a known expiry renewed.
+#: A file is read again this often; and so often is a token renewed that tells no expiry.
 FILE_S = 10.0
 _UNKNOWN_S = 300.0
-#: Of one request with its answer, or one run of the command.
+#: For one request with its answer, or one run of the command.
 _TIMEOUT_S = 10.0
 # How long a client that has a valid token waits for the next one.
 _PATIENCE_S = 1.0
@@ -82,6 +82,8 @@ _EXTENSION = re.compile(r"(?!auth=)([A-Za-z]+)=([\x20-\x7e]*)")
 _AWS_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]+")
 _ERROR_CODE = re.compile(r"[a-z_]{1,40}")
 _HTTP_RETRIED = (408, 425, 429)
+# The year 5138: a number beyond it is not in seconds.
+_EXPIRY_MAX_S = 1e11
 
 
 class Token(NamedTuple):
@@ -96,7 +98,7 @@ class Token(NamedTuple):
 
 
 class Source(Protocol):
-    """Where tokens come from; `advice` says what to check if brokers refuse one."""
+    """Where tokens come from; `advice` tells the operator what to check if brokers refuse one."""
 
     def fetch(self) -> Token:
         """Return a valid token; KafkaAway if waiting may help, else KafkaRefuses."""
@@ -116,11 +118,12 @@ class Tokens:
     ) -> None:
         self._source = source
         self._now_s = now_s
+        # SASL extensions, which brokers get with every token.
         self.extensions = dict(extensions)
         self._fetching = Lock()
         self._token: Token | None = None
-        # Until when a failed source is not asked again, and since when it fails.
-        self._retry_s = self._failing_s = -math.inf
+        # When a failed source is asked again, and since when it fails (since 1970).
+        self._retry_s = self._failing_since_s = -math.inf
         self._backoff_s = _BACKOFF_S
         self._failure: KafkaAway | KafkaRefuses | None = None
 
@@ -148,7 +151,7 @@ class Tokens:
         token = self._valid()
         if token is not None and self._now_s() < token.renew_s:
             return token
-        # All clients ask at the same time; who has a valid token does not wait long for the next.
+        # All clients ask at the same time; one with a valid token does not wait long for the next.
         if self._fetching.acquire(timeout=-1 if token is None else _PATIENCE_S):
             try:
                 # Unless another client has renewed it while this one waited.
@@ -163,16 +166,17 @@ class Tokens:
         raise KafkaAway(str(self._failure))
 
     def for_librdkafka(self, _config: str) -> tuple[str, float, str, dict[str, str]]:
-        """Return the answer to `oauth_cb`; an exception makes librdkafka ask again in 10 s.
+        """Return the answer to `oauth_cb`: token, expiry, principal (unused) and extensions.
 
         librdkafka asks again after 80 % of the life that it is told, and uses a token until it has
-        another: the life told here ends that wait when this source has something new.
+        another. So it is not told the token's own expiry, but one that makes it ask when the next
+        token is due. An exception makes it ask again in 10 s.
         """
         token = self.get()
         now_s = self._now_s()
-        again_s = token.renew_s if now_s < token.renew_s else self._retry_s
-        told_s = now_s + max(again_s - now_s, 1.0) / _RENEW_AT
-        return token.value, told_s, "", self.extensions
+        ask_s = token.renew_s if now_s < token.renew_s else self._retry_s
+        told_expiry_s = now_s + max(ask_s - now_s, 1.0) / _RENEW_AT
+        return token.value, told_expiry_s, "", self.extensions
 
     def _valid(self) -> Token | None:
         """Return the present token, None if it has expired or there is none."""
@@ -191,13 +195,14 @@ class Tokens:
             self._note_success()
 
     def _note_failure(self, error: KafkaAway | KafkaRefuses) -> None:
-        first = self._failure is None
+        """Back off; log the first failure, unless there never was a token: `get` raises then."""
+        is_first = self._failure is None
         self._failure = error
         now_s = self._now_s()
         self._retry_s = now_s + self._backoff_s
         self._backoff_s = min(2 * self._backoff_s, _BACKOFF_MAX_S)
-        if first and self._token is not None:
-            self._failing_s = now_s
+        if is_first and self._token is not None:
+            self._failing_since_s = now_s
             logger.warning(
                 "no new Kafka token: %s. The present one is valid for %.0f s more; trying again",
                 error,
@@ -206,14 +211,15 @@ class Tokens:
             )
 
     def _note_success(self) -> None:
-        again = self._failure is not None
+        """Log the end of a failure, if its begin was logged."""
+        has_failed = self._failure is not None
         self._failure = None
         self._retry_s = -math.inf
         self._backoff_s = _BACKOFF_S
-        if again and self._failing_s > 0:
+        if has_failed and self._failing_since_s > 0:
             logger.warning(
                 "a new Kafka token, after %.0f s without",
-                self._now_s() - self._failing_s,
+                self._now_s() - self._failing_since_s,
                 extra=json_fields(event="token_renewed"),
             )
 
@@ -237,6 +243,11 @@ class FaustTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
 
 @dataclass(frozen=True)
 class Endpoint:
+    """A token endpoint, and how this client identifies itself there.
+
+    `ca_file` or `ca_pem` has the certificates to trust, as a path or as text; else the system's.
+    """
+
     url: str
     client_id: str
     secret: str = field(repr=False)
@@ -244,6 +255,7 @@ class Endpoint:
     ca_file: str | None = None
     ca_pem: str | None = None
 
+    # Further ones for urllib.
     handlers: ClassVar[tuple[urllib.request.BaseHandler, ...]] = ()
 
     @property
@@ -267,18 +279,19 @@ class Endpoint:
         return urllib.request.Request(self.url, body.encode(), headers, method="POST")
 
     def fetch(self) -> Token:
+        """Ask for a token; it expires as it says itself, else after the answer's `expires_in`."""
         begun_s = time.time()
         answer = self._ask(self._request())
         try:
-            found = json.loads(answer)
-            value = found["access_token"]
+            fields = json.loads(answer)
+            value = fields["access_token"]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise KafkaRefuses(
                 f"{self.where}: its answer has no access_token"
             ) from None
         try:
-            # some write it as a text
-            expires_s = begun_s + float(found.get("expires_in"))
+            # A number, or a text with one; it may be absent, or a text such as "NaN".
+            expires_s = begun_s + float(fields.get("expires_in"))
         except (ValueError, TypeError, OverflowError):
             expires_s = math.inf
         return _token(
@@ -286,12 +299,13 @@ class Endpoint:
         )
 
     def _ask(self, request: urllib.request.Request) -> bytes:
-        """Send the request; the deadline is for the whole answer, urllib's for each read."""
+        """Send the request; bound the time for the whole answer, as urllib does for each read."""
         late = f"{self.where}: it took more than {_TIMEOUT_S:g} s"
         with _Deadline(_TIMEOUT_S) as deadline:
             try:
                 answer = self._answer(request, deadline)
             except (KafkaAway, SettingsError):
+                # After the deadline all errors are its consequence.
                 if not deadline.passed:
                     raise
                 raise KafkaAway(late) from None
@@ -325,7 +339,7 @@ class Endpoint:
                     f"{text}. Check {_CA_FILE} in [kafka.client]"
                 ) from None
             raise KafkaAway(text) from None
-        # These quote the answer or the request.
+        # Their messages quote the answer or the request.
         except (http.client.HTTPException, ValueError) as error:
             raise KafkaAway(f"{self.where}: {type(error).__name__}") from None
 
@@ -373,6 +387,7 @@ class AwsIdentity:
     advice = f"Check {_REGION} in [kafka.client], and that the identity has kafka-cluster:Connect on the cluster"
 
     def fetch(self) -> Token:
+        """Sign a token; KafkaAway if no credentials are found now."""
         where = f'kafka.client.{_METHOD} = "aws_msk_iam"'
         try:
             from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
@@ -388,7 +403,7 @@ class AwsIdentity:
 
 
 class _Deadline:
-    """Ends the connections of one request after a while, however its peer drips bytes."""
+    """Ends the connections of one request after `within_s`, however its peer drips bytes."""
 
     def __init__(self, within_s: float) -> None:
         self.passed = False
@@ -402,23 +417,24 @@ class _Deadline:
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-        for each in self._sockets:
-            each.close()
+        for copy in self._sockets:
+            copy.close()
 
     def connect(self, *args: Any, **kwargs: Any) -> socket.socket:
         """Open a connection as `http.client` does, and note its socket so that it can be ended."""
-        made = socket.create_connection(*args, **kwargs)
+        connected = socket.create_connection(*args, **kwargs)
         # A copy: TLS takes the socket over, and the answer outlives its connection.
-        self._sockets.append(made.dup())
+        self._sockets.append(connected.dup())
+        # The deadline may have passed meanwhile, and ended only the others.
         if self.passed:
             self._end()
-        return made
+        return connected
 
     def _end(self) -> None:
         self.passed = True
-        for each in self._sockets:
+        for copy in self._sockets:
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                copy.shutdown(socket.SHUT_RDWR)
 
 
 class _Web(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
@@ -438,8 +454,11 @@ class _Web(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
     def _open(
         self, kind: Any, request: urllib.request.Request, **more: Any
     ) -> http.client.HTTPResponse:
+        """Open a request over a `kind` of connection, `more` being its further options."""
+
         def connection(host: str, **options: Any) -> http.client.HTTPConnection:
             made: http.client.HTTPConnection = kind(host, **options)
+            # http.client opens its socket by this.
             made._create_connection = self._deadline.connect  # type: ignore[attr-defined]
             return made
 
@@ -464,11 +483,14 @@ def _error_code(error: urllib.error.HTTPError) -> str:
 
 @dataclass(frozen=True)
 class File:
+    """A file with a token, which something else renews."""
+
     path: Path
 
     advice = "Check the token in kafka.token_file, and that the brokers accept tokens from this issuer"
 
     def fetch(self) -> Token:
+        """Return the file's token, to be read again after `FILE_S`: it may be replaced early."""
         where = f"kafka.token_file = {display(str(self.path))}"
         try:
             content = read_regular(self.path, _BYTES_MAX)
@@ -480,11 +502,14 @@ class File:
 
 @dataclass(frozen=True)
 class Command:
+    """A program, with its arguments, that prints a token."""
+
     arguments: tuple[str, ...] = field(repr=False)  # may hold a secret
 
     advice = "Check the token that kafka.token_command prints, and that the brokers accept tokens from this issuer"
 
     def fetch(self) -> Token:
+        """Run the program, and return the token that it prints; KafkaAway if it fails."""
         where = f"kafka.token_command = [{display(self.arguments[0])}, ...]"
         try:
             # In a session of its own, so that what it starts ends with it.
@@ -553,13 +578,12 @@ def _token(value: object, where: str, expires_s: float = math.inf) -> Token:
 
 
 def _expiry(value: str) -> float | None:
-    """Return the `exp` of a JWT, which brokers verify and this does not."""
+    """Return the expiry (`exp`, s since 1970) of a JWT, which brokers verify and this does not."""
     try:
         _, claims, _ = value.split(".")
-        exp = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))[
-            "exp"
-        ]
-        return float(exp) if 0 < exp < 1e11 else None
+        padding = "=" * (-len(claims) % 4)
+        exp = json.loads(base64.urlsafe_b64decode(claims + padding))["exp"]
+        return float(exp) if 0 < exp < _EXPIRY_MAX_S else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -572,41 +596,45 @@ class Login:
     extensions: tuple[tuple[str, str], ...] = ()
 
 
-class _Shared:
+class _SharedTokens:
     """One `Tokens` for every login, whatever client asks. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._of: dict[Login, Tokens] = {}
+        self._by_login: dict[Login, Tokens] = {}
 
     def of(self, login: Login) -> Tokens:
         with self._lock:
-            if login not in self._of:
-                self._of[login] = Tokens(login.source, dict(login.extensions))
-            return self._of[login]
+            if login not in self._by_login:
+                self._by_login[login] = Tokens(login.source, dict(login.extensions))
+            return self._by_login[login]
 
 
-tokens_of = _Shared().of
+tokens_of = _SharedTokens().of
 
 
 def login_of(
     client: Mapping[str, str], token_file: Path | None, token_command: tuple[str, ...]
 ) -> Login | None:
-    """Return the login that the settings describe; None without OAUTHBEARER."""
+    """Return the login that the settings describe; None without OAUTHBEARER.
+
+    `client` is [kafka.client]. Raise SettingsError for settings that are missing or contradictory,
+    or that would have no effect.
+    """
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "")).upper()
     protocol = client.get("security.protocol", "plaintext")
     own = {"kafka.token_file": token_file, "kafka.token_command": token_command}
-    named = [name for name, value in own.items() if value]
-    ours = [
-        *named,
+    own_given = [name for name, value in own.items() if value]
+    given = [
+        *own_given,
         *(f"kafka.client.{name}" for name in client if name.startswith(_PREFIX)),
     ]
     if mechanism != MECHANISM or not protocol.lower().startswith("sasl_"):
-        if ours:
+        if given:
             needed = (
                 f'security.protocol = "SASL_SSL" and sasl.mechanism = "{MECHANISM}"'
             )
-            raise SettingsError(f"{ours[0]}: only with {needed} in [kafka.client]")
+            raise SettingsError(f"{given[0]}: only with {needed} in [kafka.client]")
         return None
     for name in client:
         if name.startswith(_PREFIX) and name not in NAMES:
@@ -619,9 +647,9 @@ def login_of(
         raise SettingsError(
             f"kafka.client.{_METHOD} = {display(method)}: one of {listed}"
         )
-    if len(named) + (method != "default") != 1:
+    if len(own_given) + (method != "default") != 1:
         raise SettingsError(
-            f"kafka.client.{_METHOD} = {display(method)}{''.join(f', {name}' for name in named)}: {MECHANISM} needs "
+            f"kafka.client.{_METHOD} = {display(method)}{''.join(f', {name}' for name in own_given)}: {MECHANISM} needs "
             "exactly one of another method, kafka.token_file and kafka.token_command"
         )
     extensions = _extensions(client.get(_EXTENSIONS, ""))
@@ -644,14 +672,14 @@ def login_of(
 def _endpoint(client: Mapping[str, str]) -> Endpoint:
     """Return the token endpoint that [kafka.client] describes (method "oidc")."""
 
-    def one_of(*names: str) -> str:
+    def required(*names: str) -> str:
         if not (value := _option(client, names)):
             raise SettingsError(
                 f'kafka.client.{names[0]} is missing: {_METHOD} = "oidc" needs it'
             )
         return value
 
-    url = one_of(_URL)
+    url = required(_URL)
     if not _is_http(url):
         # The value is not shown: it may hold a password.
         allowed = '"https://host:port/path" or "http://...", without a user in it'
@@ -660,12 +688,19 @@ def _endpoint(client: Mapping[str, str]) -> Endpoint:
     ca_pem = client.get(_CA_PEM) or None
     if ca_file and ca_pem:
         raise SettingsError(f"kafka.client.{_CA_FILE} and {_CA_PEM}: give one of them")
+    # librdkafka's word for the system's certificates.
     ca_file = None if ca_file == "probe" else ca_file
-    made = Endpoint(
-        url, one_of(*_ID), one_of(*_SECRET), client.get(_SCOPE, ""), ca_file, ca_pem
+    endpoint = Endpoint(
+        url=url,
+        client_id=required(*_ID),
+        secret=required(*_SECRET),
+        scope=client.get(_SCOPE, ""),
+        ca_file=ca_file,
+        ca_pem=ca_pem,
     )
-    made._context()
-    return made
+    # Refuses certificates that cannot be read now, not at the first token.
+    endpoint._context()
+    return endpoint
 
 
 def _option(client: Mapping[str, str], names: tuple[str, ...]) -> str:
@@ -688,7 +723,8 @@ def _azure(client: Mapping[str, str]) -> AzureIdentity:
     if not _is_http(url) or "?" in url:
         allowed = '"http://host/path", the metadata service'
         raise SettingsError(f"kafka.client.{_URL}: {allowed}")
-    return AzureIdentity(url, _option(client, _ID), "", scope)
+    client_id = _option(client, _ID)
+    return AzureIdentity(url=url, client_id=client_id, secret="", scope=scope)
 
 
 def _aws(client: Mapping[str, str]) -> AwsIdentity:
@@ -717,7 +753,7 @@ def _is_http(url: str) -> bool:
 
 def _extensions(text: str) -> tuple[tuple[str, str], ...]:
     """Parse SASL extensions, name=value pairs that the broker gets with every token."""
-    found = {}
+    extensions = {}
     for pair in filter(None, text.split(",")):
         match = _EXTENSION.fullmatch(pair.strip())
         if match is None:
@@ -725,5 +761,5 @@ def _extensions(text: str) -> tuple[tuple[str, str], ...]:
                 f"kafka.client.{_EXTENSIONS} = {display(text)}: name=value, several separated by commas; a name has only "
                 'letters and is not "auth"'
             )
-        found[match[1]] = match[2]
-    return tuple(found.items())
+        extensions[match[1]] = match[2]
+    return tuple(extensions.items())

@@ -47,7 +47,7 @@ from workers.runtime.sizes import MESSAGE_BYTES
 
 SAY_S = 10
 GIVE_UP_S = 60
-# Timeouts of a request about all logs, and about one alone.
+# Timeouts of a question about all logs (and of the first connection), and about one alone.
 _ASK_S = 15.0
 _ALONE_S = 5.0
 _FETCH_BYTES = 4 << 20
@@ -55,9 +55,11 @@ _RESPONSE_BYTES = 16 << 20
 _FETCH_WAIT_MS = 100
 _REQUEST_MS = 40_000
 _WAIT_S = 0.2
+_NAMED_MAX = 3
 # A leader that has answered a fetch this recently is there.
 _RECENT_MS = 5_000
 _CLOSE_S = 3.0
+# In place of a time, these ask for a log's end and for its first offset.
 _LATEST = -1
 _EARLIEST = -2
 
@@ -67,7 +69,7 @@ Say = Callable[[str], object]
 
 
 class Bounds(NamedTuple):
-    """Offsets of a log: the first one, and the ends for readers: of what is committed, of all."""
+    """Offsets of a log: the first one, and its ends: of what is committed, and of all."""
 
     low: int
     stable: int
@@ -88,7 +90,10 @@ def name_of(where: Partition) -> str:
 
 
 class TopicReader:
-    """A reader of committed records; `open_reader` opens and closes it. Not thread-safe."""
+    """A reader of committed records; `open_reader` opens and closes it. Not thread-safe.
+
+    Its coroutines run in a thread of its own, where aiokafka fetches ahead.
+    """
 
     def __init__(self, connection: Connection, say: Say) -> None:
         self._connection = connection
@@ -98,10 +103,12 @@ class TopicReader:
             target=self._loop.run_forever, name="topic-reader", daemon=True
         )
         self._thread.start()
+        # The logs that are fetched.
         self._wanted: set[TopicPartition] = set()
-        #: Seconds for which a log has given nothing, while it was asked.
+        # Seconds for which each of them has given nothing.
         self._silent_s: Counter[TopicPartition] = Counter()
-        self._said: set[TopicPartition] = set()
+        # Silent logs that the person who runs the command was told of.
+        self._named: set[TopicPartition] = set()
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -175,15 +182,15 @@ class TopicReader:
     async def _ask(
         self, times: Mapping[Partition, int], isolation: int = READ_COMMITTED
     ) -> dict[Partition, int | None]:
-        """Return offsets by log: of the first record from a time on (ms), or of an end.
+        """Return by log the first offset from a time on, None if there is no such record.
 
-        The ends are `_EARLIEST` and `_LATEST`; None if there is no such record. After a timeout the
-        logs are asked one by one, so that KafkaAway names those that do not answer.
+        `times` are in ms, or `_EARLIEST` or `_LATEST`. After a timeout the logs are asked one by
+        one, so that KafkaAway names those that do not answer.
         """
         fetcher = self._fetcher
         if not times:
             return {}
-        times_asked = {TopicPartition(*log): at for log, at in times.items()}
+        times_asked = {TopicPartition(*log): time_ms for log, time_ms in times.items()}
         # aiokafka has no other way to ask for the end of what is not committed yet.
         fetcher._isolation_level = isolation
         try:
@@ -200,21 +207,22 @@ class TopicReader:
             raise self._away(silent or list(times_asked), _ASK_S) from None
         finally:
             fetcher._isolation_level = READ_COMMITTED
+        # Offset (-1: no such record) and time of each.
         offsets = {log: answered.get(log, (-1, None))[0] for log in times}
         return {log: None if offset < 0 else offset for log, offset in offsets.items()}
 
     def open_transactions(self, bounds: Mapping[Partition, Bounds]) -> list[str]:
-        """Say of each log whether an open transaction hides its end, unless it has ended since.
+        """Return a sentence for each log whose end an open transaction hides, then and still now.
 
         Exactly-once producers nearly always have one open, but not for long.
         """
-        hidden = {log: of for log, of in bounds.items() if of.stable < of.high}
-        now = self._call(self._ask(dict.fromkeys(hidden, _LATEST)))
+        hidden = {log: ends for log, ends in bounds.items() if ends.stable < ends.high}
+        stable_now = self._call(self._ask(dict.fromkeys(hidden, _LATEST)))
         return [
-            f"{name_of(log)}: ends at offset {of.stable}, where a transaction is open that hides "
-            f"up to {of.high - of.stable:,} records"
-            for log, of in hidden.items()
-            if now[log] == of.stable
+            f"{name_of(log)}: ends at offset {ends.stable}, where a transaction is open that hides "
+            f"up to {ends.high - ends.stable:,} records"
+            for log, ends in hidden.items()
+            if stable_now[log] == ends.stable
         ]
 
     def read(
@@ -225,9 +233,10 @@ class TopicReader:
     ) -> Iterator[ReadRecords]:
         """Yield the records in `spans` of offsets until every span has ended, or at `until_s`.
 
-        The caller may delete spans to end them early. Values far longer than `longest` are
-        truncated, but not to within that limit. Raises KafkaAway if a log gives nothing for a
-        minute, and CorruptRecordException for a damaged record batch.
+        A span that has ended is deleted from `spans`; the caller may delete others to end them
+        early. Values far longer than `longest` bytes are truncated, but stay too long. `until_s` is
+        monotonic. Raises KafkaAway if a log gives nothing for a minute, and CorruptRecordException
+        for a damaged record batch.
         """
         self._call(self._seek({log: start for log, (start, _) in spans.items()}))
         while spans and time.monotonic() < until_s:
@@ -256,14 +265,14 @@ class TopicReader:
 
     async def _seek(self, starts: Mapping[Partition, int]) -> None:
         """Begin to fetch these logs, and no others, at these offsets."""
-        tps = {TopicPartition(*log): start for log, start in starts.items()}
+        start_of = {TopicPartition(*log): start for log, start in starts.items()}
         if self._watching is not None:
             self._watching.cancel()
-        self._wanted = set(tps)
+        self._wanted = set(start_of)
         self._silent_s.clear()
-        self._subscription.assign_from_user(list(tps))
-        self._client.set_topics([tp.topic for tp in tps])
-        for tp, start in tps.items():
+        self._subscription.assign_from_user(list(start_of))
+        self._client.set_topics([tp.topic for tp in start_of])
+        for tp, start in start_of.items():
             self._fetcher.seek_to(tp, start)
         self._watching = asyncio.ensure_future(self._watch())
 
@@ -282,7 +291,7 @@ class TopicReader:
             waiter.cancel()
             found = await self._drain()
         if not found:
-            self._check()
+            self._report_silent()
         return found
 
     async def _drain(self) -> list[tuple[TopicPartition, FetchedRecords]]:
@@ -295,7 +304,7 @@ class TopicReader:
                 if fetched:
                     break  # looked at next time
                 del fetcher._records[tp]
-                await self._raise(tp, result)
+                await self._raise_error(tp, result)
                 continue
             if result.check_assignment(tp):
                 position = self._subscription._assigned_state(tp).position
@@ -309,8 +318,8 @@ class TopicReader:
                 fetcher._notify(fetcher._wait_consume_future)
         return fetched
 
-    async def _raise(self, tp: TopicPartition, result: Any) -> None:
-        """Raise the error of a fetch, unless only a replica in our rack was behind."""
+    async def _raise_error(self, tp: TopicPartition, result: Any) -> None:
+        """Raise the error of a fetch, unless a replica in our rack lacks what the leader has."""
         try:
             result.check_raise()
         except OffsetOutOfRangeError:
@@ -336,31 +345,29 @@ class TopicReader:
                     self._silent_s[tp] = 0
                 positions[tp] = position
 
-    def _check(self) -> None:
-        """Name logs that have long been silent; KafkaAway after `GIVE_UP_S`."""
+    def _report_silent(self) -> None:
+        """Name logs that have been silent for `SAY_S`, once; KafkaAway after `GIVE_UP_S`."""
         if self._fetcher._fetch_task.done():
             raise KafkaAway("the Kafka client ended by itself; try again")
-        for patience_s in (GIVE_UP_S, SAY_S):
-            silent = [
-                tp for tp in sorted(self._wanted) if self._silent_s[tp] >= patience_s
-            ]
-            if silent and patience_s == GIVE_UP_S:
-                raise self._away(silent, GIVE_UP_S)
-            if new := [tp for tp in silent if tp not in self._said]:
-                self._said.update(new)
-                error = self._away(new, SAY_S)
-                self._say(f"{error}. Waiting for it, for a minute in all")
+        silent = [tp for tp in sorted(self._wanted) if self._silent_s[tp] >= SAY_S]
+        if given_up := [tp for tp in silent if self._silent_s[tp] >= GIVE_UP_S]:
+            raise self._away(given_up, GIVE_UP_S)
+        if new := [tp for tp in silent if tp not in self._named]:
+            self._named.update(new)
+            error = self._away(new, SAY_S)
+            self._say(f"{error}. Waiting for it, for a minute in all")
 
     def _away(self, silent: list[TopicPartition], seconds: float) -> KafkaAway:
         """Return the error for logs that were silent for so many seconds, with reasons."""
         named = [
-            f"{name_of(tp)}{self._position(tp)}: {self._why(tp)}" for tp in silent[:3]
+            f"{name_of(tp)}{self._from_position(tp)}: {self._why(tp)}"
+            for tp in silent[:_NAMED_MAX]
         ]
         if more := len(silent) - len(named):
             named.append(f"and {more} more")
         return KafkaAway(f"nothing could be read for {seconds:g} s: {'; '.join(named)}")
 
-    def _position(self, tp: TopicPartition) -> str:
+    def _from_position(self, tp: TopicPartition) -> str:
         if tp not in self._wanted:
             return ""
         return f" from offset {self._subscription._assigned_state(tp).position}"

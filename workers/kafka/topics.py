@@ -16,6 +16,9 @@ topic                        partitions        cleanup   retention   contents
 determines each user's partition. Every transaction that writes it ends with records of that day in
 every partition (agents/rekey.py), so retention counts from when records were written.
 
+`users` and `owners` are the partition counts of the topics of stage 1's input by user and of its
+messages; stage 2 has a shard for every owner.
+
 All but the events topics need record batches of 1,000,000 bytes: see runtime/sizes.py. Snapshots
 carry their tick's timestamp, so a finite retention would delete those of an old stream immediately.
 
@@ -127,7 +130,10 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Topic:
-    """Required topic. `retention_ms` None: the cluster's default; `INFINITE`: keep everything."""
+    """A topic that the worker needs, and `purpose`, which decides what is checked of it.
+
+    `retention_ms` None: the cluster's default; `INFINITE`: keep everything.
+    """
 
     name: str
     partitions: int
@@ -169,12 +175,13 @@ def plan_topics(
     user_partitions: int | None = None,
     signatures: str | None = None,
 ) -> list[Topic]:
-    """Return every topic the worker needs, in the order of the module's table.
+    """Return every topic that worker `name` needs, in the order of the module's table.
 
     Existing topics take precedence. `events_partitions` applies to every missing events topic,
     unless existing state has other counts. `owners` and `user_partitions` (with `rekey`) default
     to the counts of an earlier start, else of the events. `owners` may be a multiple of an earlier
-    count: the topics that lack partitions get them later.
+    count: the topics that lack partitions get them later. `signatures` is that topic's name, with a
+    signing key.
     """
     contributions, contribute_state, release_state, rejects = stage_topics(name)
     by_user, rekey_state = rekey_topics(name)
@@ -194,17 +201,17 @@ def plan_topics(
                 )
         plan.append(Topic(by_user, sources, "delete", BY_USER_RETENTION_MS, BY_USER))
         plan.append(Topic(rekey_state, origins, "compact", None, REKEY_STATE))
-    siblings = [
+    of_owners = [
         existing[topic] for topic in (contributions, release_state) if topic in existing
     ]
-    for topic in siblings:
+    for topic in of_owners:
         if owners is not None and owners % topic.partitions:
             raise SettingsError(
                 f"worker.owner_partitions = {owners}, but topic {topic.name} has {topic.partitions} partitions: the number of "
                 "owners may only grow, to a multiple. Set it back, or use a new worker.name"
             )
-    # The state topic gets its partitions first, so it may have more for a moment.
-    owners = owners or (siblings[0].partitions if siblings else sources)
+    # The contributions topic comes first here: the state topic may have more for a moment.
+    owners = owners or (of_owners[0].partitions if of_owners else sources)
     return [
         *plan,
         Topic(contributions, owners, "delete", INFINITE, CONTRIBUTIONS),
@@ -235,14 +242,16 @@ def _event_partitions(
     Topic `state`, if it exists, has as many partitions as all of them together: missing topics
     share what the others leave of it. Else they get `partitions`.
     """
-    there = {topic: existing[topic].partitions for topic in topics if topic in existing}
-    to_come = len(topics) - len(there)
-    if to_come and state in existing:
-        left = existing[state].partitions - sum(there.values())
-        if left > 0 and left % to_come == 0:
-            partitions = left // to_come
+    present = {
+        topic: existing[topic].partitions for topic in topics if topic in existing
+    }
+    absent = len(topics) - len(present)
+    if absent and state in existing:
+        left = existing[state].partitions - sum(present.values())
+        if left > 0 and left % absent == 0:
+            partitions = left // absent
     return {
-        topic: there.get(topic, partitions or DEFAULT_PARTITIONS) for topic in topics
+        topic: present.get(topic, partitions or DEFAULT_PARTITIONS) for topic in topics
     }
 
 
@@ -346,6 +355,7 @@ def counts_of(metadata: ClusterMetadata) -> dict[str, int]:
 
 
 def current_id(connection: Connection, topic: str) -> str:
+    """Return the id that a topic has now; SettingsError if the cluster gives it none."""
     with connection.admin() as admin:
         asked = admin.describe_topics(
             TopicCollection([topic]), request_timeout=_ANSWER_S
@@ -359,7 +369,8 @@ def _connect(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetad
     where = f"kafka.bootstrap = {connection.bootstrap!r}"
     embedded = connection.embedded
     with connection.connect(_ANSWER_S) as (admin, metadata):
-        # A cluster has no controller during an election; the embedded one never has one.
+        # A cluster has no controller during an election; the embedded one never has one, by which
+        # it is told from a real cluster.
         if embedded is not None:
             known = embedded.startswith(_EMBEDDED) and metadata.cluster_id == embedded
             if not known or metadata.controller_id in metadata.brokers:
@@ -399,7 +410,7 @@ def find_problems(
         name = topic.name
         purpose = topic.purpose
         has = current.partitions
-        # librdkafka's partitioner places records, or all are in the first one.
+        # librdkafka's partitioner places its records, or all are in the first one.
         any_count_works = purpose in _ONLY_WRITTEN
         # It gets its partitions before the contributions topic.
         may_be_ahead = purpose == RELEASE_STATE
@@ -461,15 +472,15 @@ def _config_problems(topic: Topic, current: ExistingTopic) -> list[str]:
 def cautions(plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]) -> list[str]:
     """Return one sentence per topic setting that may lose something, yet lets the worker start."""
     sentences = []
-    kept = str(INFINITE)
-    for topic, here in _existing(plan, existing):
+    infinite = str(INFINITE)
+    for topic, current in _existing(plan, existing):
         for name in ("retention.ms", "retention.bytes"):
-            retention = here.config.get(name, kept)
-            if topic.retention_ms == INFINITE and retention != kept:
+            retention = current.config.get(name, infinite)
+            if topic.retention_ms == INFINITE and retention != infinite:
                 sentences.append(
                     f"{topic.name} has {name} = {retention}: what it removes cannot be audited (-1 keeps everything)"
                 )
-        policy = here.config.get("cleanup.policy", "")
+        policy = current.config.get("cleanup.policy", "")
         if topic.purpose == EVENTS and COMPACT in policies(policy):
             sentences.append(
                 f"{topic.name} has cleanup.policy = {policy}: an event that a later record of its key replaces "
@@ -483,23 +494,23 @@ def find_changes(
     before: Mapping[str, ExistingTopic],
     current: Mapping[str, ExistingTopic],
 ) -> tuple[list[str], list[str]]:
-    """Return what must end a worker that runs, and what its operator should know.
+    """Return what must end a worker that runs, and what its operator should know, as sentences.
 
-    `before` are the topics as they were when it began. A changed number of partitions is not among
-    them (agents/growth.py).
+    `before` are the topics as they were when it began. A changed number of partitions is neither
+    (agents/growth.py).
     """
     problems: list[str] = []
-    for topic, then in _existing(plan, before):
-        now_there = current.get(topic.name)
-        if now_there is None:
+    for topic, old in _existing(plan, before):
+        new = current.get(topic.name)
+        if new is None:
             problems.append(str(gone(topic.name)))
             continue
-        if now_there.topic_id != then.topic_id and topic.purpose not in _ONLY_WRITTEN:
+        if new.topic_id != old.topic_id and topic.purpose not in _ONLY_WRITTEN:
             problems.append(
                 f"topic {topic.name} was deleted and created again while this worker ran: start it again, and it says "
                 "what to do"
             )
-        problems += _config_problems(topic, now_there)
+        problems += _config_problems(topic, new)
     return problems, [*holes(plan, before, current), *cautions(plan, current)]
 
 
@@ -512,10 +523,10 @@ def holes(
     return [
         f"topic {topic.name} was deleted and created again while this worker ran: what was in it is gone, and "
         "is not published again"
-        for topic, then in _existing(plan, before)
+        for topic, old in _existing(plan, before)
         if topic.purpose in _ONLY_WRITTEN
         and topic.name in current
-        and current[topic.name].topic_id != then.topic_id
+        and current[topic.name].topic_id != old.topic_id
     ]
 
 
@@ -544,22 +555,22 @@ def find_growing(
     state = REKEY_STATE if rekey else CONTRIBUTE_STATE
     return [
         topic
-        for topic, here in _existing(plan, existing)
-        if topic.purpose == state and here.partitions < topic.partitions
+        for topic, current in _existing(plan, existing)
+        if topic.purpose == state and current.partitions < topic.partitions
     ]
 
 
 def find_lacking(
     plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
 ) -> list[Topic]:
-    """Return the topics that are to get partitions, in that order."""
+    """Return the topics that lack partitions, in the order in which they are to get them."""
     of_owners = [
         topic
-        for topic, here in _existing(plan, existing)
+        for topic, current in _existing(plan, existing)
         if topic.purpose in (RELEASE_STATE, CONTRIBUTIONS)
-        and here.partitions < topic.partitions
+        and current.partitions < topic.partitions
     ]
-    # A worker asks for the new owners' counts as soon as it sees their partitions.
+    # Contributions last: a worker that sees its new partitions has the new owners counted.
     of_owners.sort(key=lambda topic: topic.purpose == CONTRIBUTIONS)
     return [*find_growing(plan, existing), *of_owners]
 
@@ -621,8 +632,8 @@ def create_missing(
         deadline = time.monotonic() + _ANSWER_S
         with suppress(KafkaException):
             while time.monotonic() < deadline:
-                seen = among(admin.list_topics(timeout=_ANSWER_S), names)
-                if len(seen) == len(names):
+                listed = among(admin.list_topics(timeout=_ANSWER_S), names)
+                if len(listed) == len(names):
                     break
                 time.sleep(_AGAIN_S)
     # On an empty cluster this is the first check that it has ids.

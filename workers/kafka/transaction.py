@@ -3,7 +3,8 @@
 Everything sent by one `transact` becomes visible together, at most once, and only while the
 transactional id has no newer owner. The transitions are in `kafka/transaction_state.py`.
 
-A retransmitted EndTxn may arrive during the next transaction and end it. librdkafka retries only
+EndTxn is the request that ends a transaction: commits or aborts it. A retransmitted one may arrive
+during the next transaction and end that. librdkafka retries only
 after `retry.backoff.ms`, so a commit answered sooner sent its EndTxn once (`_SENT_ONCE_S`). After
 any other commit, and after every abort, a new producer with a new epoch follows; the broker then
 refuses the late EndTxn (docs/reliability.md).
@@ -35,7 +36,9 @@ _PERMANENT = (Verdict.SETTING, Verdict.FORBIDDEN, Verdict.MISSING)
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 # Timeout of one call; it bounds the wait after the shard is given up.
 _CALL_S = 1.0
+# Between calls; between attempts at a transaction twice as long every time.
 _AGAIN_S = 0.05
+_PAUSE_MAX_S = 5.0
 # Without progress for this long, restart with a new client: after a recovering broker reported no
 # brokers, a client may believe it for minutes (seen).
 _STUCK_S = 60.0
@@ -51,12 +54,12 @@ TRANSACTION_TIMEOUT_MS = 300_000
 class Delivery(NamedTuple):
     """Messages that are sent and committed at a time, however long it took to make them.
 
-    `at` is called when all else has been sent, and returns the time, s since 1970. So when readers
-    see them does not depend on the size of the state, even if they read uncommitted messages.
+    `time_s` is called when all else has been sent, and returns that time, s since 1970. So when
+    readers see them does not depend on the size of the state, even if they read uncommitted ones.
     """
 
     messages: Sequence[Outgoing]
-    at: Callable[[], float]
+    time_s: Callable[[], float]
 
 
 class Owner(Protocol):
@@ -68,7 +71,10 @@ class Owner(Protocol):
     def report_progress(self) -> None: ...
 
     def note_wait(self, waits: Mapping[str, str]) -> bool:
-        """Note what waits and why; return whether a partition that is not available explains it."""
+        """Note what waits and why, by name; {} ends the wait.
+
+        Return whether a partition that is not available explains it.
+        """
 
     def note_abort(self) -> None: ...
 
@@ -93,13 +99,13 @@ class Transactions:
         self._state_log = state
         self._producer: Producer | None = None
         self._state = State.NEW
-        # End of the state partition after the last attempt; -1: not reported.
+        # Of the present or last attempt: end of the state partition (-1: not reported), and the
+        # error and topic of the first message that could not be delivered.
         self._state_end = -1
         self._failure: KafkaError | None = None
-        # Of the message that failed.
         self._failed_topic: str | None = None
         self._begun_s = time.monotonic()
-        # EndTxn is sent after this: last delivery report, or begin of the commit.
+        # EndTxn is sent after this: last delivery report, or begin of the commit (monotonic).
         self._delivered_s = self._begun_s
 
     def take_over(self) -> None:
@@ -216,11 +222,11 @@ class Transactions:
                     f"{message.topic}: a message of {message.nbytes:,} bytes, at most {MESSAGE_BYTES:,}: "
                     "this is a defect of Quietcount. Nothing of this transaction was sent; please report it"
                 )
-        pause = 0.05
+        pause_s = _AGAIN_S
         while not self._attempt(messages, states, forwarded, delivery):
             self._owner.note_abort()
-            time.sleep(pause)
-            pause = min(2 * pause, 5.0)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
             self._owner.check_open()
         return self._state_end
 
@@ -251,22 +257,23 @@ class Transactions:
                 for message in chain(messages, states):
                     self._produce(producer, message)
                 if delivery is not None:
-                    self._await(producer, delivery)
+                    self._await_time(producer, delivery)
                     for message in delivery.messages:
                         self._produce(producer, message)
                 self._commit(producer)
             except KafkaException as exc:
                 self._abort(producer, exc)
                 return False
+            # A report may come after the commit's answer.
             if states and self._state_end < 0:
-                self._call(producer.poll, 1.0)
+                self._call(producer.poll, _CALL_S)
                 if self._state_end < 0:
                     raise RuntimeError(
                         f"{self._id}: committed, but no state message was reported"
                     )
             return True
 
-    def _await(self, producer: Producer, delivery: Delivery) -> None:
+    def _await_time(self, producer: Producer, delivery: Delivery) -> None:
         """Send what is queued; then wait for the time of delivery."""
 
         def flush(within_s: float) -> None:
@@ -276,8 +283,8 @@ class Transactions:
                 )
 
         self._call_until_done("send", flush)
-        at_s = delivery.at()
-        while (left_s := at_s - time.time()) > 0:
+        time_s = delivery.time_s()
+        while (left_s := time_s - time.time()) > 0:
             self._owner.check_open()
             self._owner.report_progress()
             self._call(producer.poll, min(left_s, _AGAIN_S))
@@ -302,6 +309,7 @@ class Transactions:
         """Abort because of `exc`; return only if another attempt may succeed."""
         error: KafkaError = exc.args[0]
         self._raise_if_final(error)
+        # A message's error says more than the transaction's.
         failure = self._failure
         if failure is None or failure.code() in _PURGED:
             failure = error
@@ -360,8 +368,11 @@ class Transactions:
         topic = records.topic
         for value, key, partition, time_ms, headers in records.messages():
             try:
-                produce(topic, value, key, partition, None, None, time_ms, headers)
+                produce(
+                    topic, value, key, partition, timestamp=time_ms, headers=headers
+                )
             except BufferError:
+                # The queue is full: `_produce` waits for room.
                 message = Outgoing(topic, partition, key, value, headers or (), time_ms)
                 self._produce(producer, message)
 
@@ -371,7 +382,7 @@ class Transactions:
             call(wait_s)
         except:  # a fatal error may surface as a KafkaError, which nothing else catches
             error: object = sys.exc_info()[1]
-            # two errors, both lost: the next call reports
+            # Two errors at once, and both are lost; the next call reports them again.
             if isinstance(error, SystemError):
                 error = KafkaError(
                     KafkaError._FAIL, "two callbacks failed", retriable=True
@@ -393,14 +404,18 @@ class Transactions:
                 self._state_end = max(self._state_end, offset + 1)
 
     def _call_until_done(self, name: str, call: Callable[[float], object]) -> None:
-        """Repeat a call while its outcome is unknown: librdkafka allows no other meanwhile."""
+        """Repeat a call while its outcome is unknown: librdkafka allows no other meanwhile.
+
+        `call` gets its timeout in seconds; `name` is its verb in messages. Raise KafkaAway after
+        `_STUCK_S` without progress that no unavailable partition explains.
+        """
         began_s = progress_s = time.monotonic()
-        left = self._waiting()
-        waited = False
+        undelivered = self._undelivered()
+        has_waited = False
         while True:
             try:
                 self._call(call, _CALL_S)
-                if waited:
+                if has_waited:
                     self._owner.note_wait({})
                 return
             except KafkaException as exc:
@@ -411,14 +426,14 @@ class Transactions:
                     raise
             self._owner.check_open()
             self._owner.report_progress()
-            # it may just be large
             now_s = time.monotonic()
-            progresses = self._waiting() < left
+            # A large transaction takes long, but goes on.
+            progresses = self._undelivered() < undelivered
             wait = {} if progresses else {self._id: f"to {name}: {error.str()}"}
-            waited = True
-            explained = self._owner.note_wait(wait)
-            if progresses or explained:
-                left = self._waiting()
+            has_waited = True
+            is_explained = self._owner.note_wait(wait)
+            if progresses or is_explained:
+                undelivered = self._undelivered()
                 progress_s = now_s
             if now_s - progress_s >= _STUCK_S:
                 raise KafkaAway(
@@ -426,7 +441,7 @@ class Transactions:
                 )
             time.sleep(_AGAIN_S)
 
-    def _waiting(self) -> int:
+    def _undelivered(self) -> int:
         """Return how many messages are not delivered yet; fewer than before is progress."""
         return 0 if self._producer is None else len(self._producer)
 
@@ -440,12 +455,13 @@ class Transactions:
         cause = KafkaException(error)
         if verdict_of_code(error.code()) is Verdict.FENCED:
             took_s = time.monotonic() - self._begun_s
-            # By then the broker itself fences a producer.
+            # By then the broker itself fences the producer: there need be no newer owner.
             if took_s >= TRANSACTION_TIMEOUT_MS / 1000:
                 raise KafkaAway(
                     f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}"
                 ) from cause
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from cause
+        # A permanent failure is raised by the caller, with its cause.
         if error.fatal() and verdict_of_code(error.code()) not in _PERMANENT:
             raise KafkaAway(
                 f"{self._id}: the producer cannot continue: {error.name()}: {error.str()}"

@@ -56,7 +56,7 @@ class Event(Enum):
 
 def _transitions() -> Mapping[State, Mapping[Event, State]]:
     """Return the next state by state and event: the drawing above, with FAIL and CLOSE."""
-    further: dict[State, dict[Event, State]] = {
+    transitions: dict[State, dict[Event, State]] = {
         State.NEW: {Event.INITIALIZED: State.READY},
         State.READY: {Event.BEGIN: State.OPEN},
         State.OPEN: {Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING},
@@ -73,11 +73,12 @@ def _transitions() -> Mapping[State, Mapping[Event, State]]:
         # Only a new owner continues: it fences this one and reads the committed state.
         State.FAILED: {},
     }
-    for events in further.values():
-        events |= {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}
-    further[State.CLOSED] = {Event.CLOSE: State.CLOSED}
+    for by_event in transitions.values():
+        by_event |= {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}
+    # Nothing leaves it, so it comes after these.
+    transitions[State.CLOSED] = {Event.CLOSE: State.CLOSED}
     return MappingProxyType(
-        {state: MappingProxyType(to) for state, to in further.items()}
+        {state: MappingProxyType(by_event) for state, by_event in transitions.items()}
     )
 
 

@@ -52,21 +52,23 @@ logger = logging.getLogger(__name__)
 #: Longest time the broker may hold a fetch. aiokafka has one fetch in flight per broker, so a
 #: drained partition waits this long while the others have no records.
 FETCH_WAIT_MS = 100
-# A first attempt to look up leaders.
+# Timeout of a first attempt to look up leaders.
 _METADATA_S = 3.0
-_ASK_S = 10.0
-# Of log ends: of all together, of one alone, and for how long they are asked alone.
+# Of a commit of the group's offsets.
+_COMMIT_S = 10.0
+# Of a question for log ends: of all together, of one alone; and for how long they are asked alone.
 _ENDS_S = 3.0
 _ALONE_S = 1.0
 _APART_S = 30.0
 _BOUNDS_S = 60.0
+# Of leaving the group, and of that during an outage.
 _LEAVE_S = 3.0
 _LEAVE_AWAY_S = 0.2
 _LOOK_S = 0.1
 
 
 class Fetched(dict[TP, FetchedRecords]):
-    """Batches by partition, tagged with the epoch of the seek that precedes their positions."""
+    """Batches by partition, and the epoch under which they were fetched; -1: none, if empty."""
 
     epoch = -1
 
@@ -79,16 +81,18 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.thread_loop.set_exception_handler(_log_unretrieved)
+        # That of the last seek; -1 before the first.
         self.epoch = -1
         # The error of a fetch, to be raised once the batches before it were handed over.
         self._error: Exception | None = None
         # Completed when a shard gets room, while `_wait` waits for that.
         self._room: asyncio.Future[None] | None = None
-        # Until then the ends of logs are asked for one by one.
+        # Until then (monotonic) the ends of logs are asked for one by one.
         self._apart_until_s = 0.0
-        self._chain: dict[Partition, int] = {}  # start of the next batch
-        # aiokafka's position, past invisible records that follow the batch.
-        self._consumed: dict[Partition, int] = {}
+        # Of every partition that is read: where the last batch ended, at which the next one must
+        # start; and aiokafka's position, which may be further, past records that readers never see.
+        self._next_start: dict[Partition, int] = {}
+        self._position: dict[Partition, int] = {}
 
     async def on_start(self) -> None:
         """Start aiokafka's consumer; if that fails, tell the hand-over to stop."""
@@ -140,21 +144,21 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         positions: dict[Partition, ReadPosition] = {}
         if assignment is None:
             return positions
-        for tp, handed in list(self._chain.items()):
+        for tp, handed in list(self._next_start.items()):
             state = assignment.state_value(TopicPartition(*tp))
             if state is not None and state.highwater is not None:
                 stable = None if state.lso is None or state.lso < 0 else state.lso
                 positions[tp] = ReadPosition(
-                    handed,
-                    self._consumed.get(tp, handed),
-                    state.highwater,
-                    stable,
-                    state.timestamp or 0,
+                    handed=handed,
+                    position=self._position.get(tp, handed),
+                    end=state.highwater,
+                    stable=stable,
+                    fetched_ms=state.timestamp or 0,
                 )
         return positions
 
     def group_error(self) -> BaseException | None:
-        """Return the error that keeps the consumer out of its group; aiokafka raises it later."""
+        """Return what keeps the consumer out of its group, if any; aiokafka raises it later."""
         coordinator = None if self._consumer is None else self._consumer._coordinator
         error: BaseException | None = getattr(coordinator, "_pending_exception", None)
         return error
@@ -181,8 +185,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             consumer.seek(TopicPartition(*tp), offset)
         # Partitions that have not joined: fetched and never taken, they would slow the others down.
         consumer.pause(*(tp for tp in consumer.assignment() if tp not in offsets))
-        self._chain = dict(offsets)
-        self._consumed = dict(offsets)
+        self._next_start = dict(offsets)
+        self._position = dict(offsets)
         self.epoch = epoch
 
     async def ends(
@@ -232,7 +236,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             if tp in offsets
         }
         try:
-            await asyncio.wait_for(consumer.commit(group), _ASK_S)
+            await asyncio.wait_for(consumer.commit(group), _COMMIT_S)
         except (ConsumerError, TimeoutError, AssertionError) as exc:
             logger.debug("group offsets were not committed: %s", describe(exc))
 
@@ -294,7 +298,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             return fetched
         fetched.epoch = self.epoch
         for tp in [
-            tp for tp in fetcher._records if tp in partitions and tp in self._chain
+            tp for tp in fetcher._records if tp in partitions and tp in self._next_start
         ]:
             try:
                 batch = self._take_result(fetcher, tp)
@@ -313,6 +317,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Take a partition's next batch, if any; raise the error of its fetch."""
         result = fetcher._records[tp]
         batch = self._take(tp, result) if isinstance(result, FetchResult) else None
+        # A response that is used up makes way for the next fetch.
         if batch is None or not result.has_more():
             del fetcher._records[tp]
             fetcher._notify(fetcher._wait_consume_future)
@@ -334,21 +339,22 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             # Fetched for another position; aiokafka will fetch again.
             result._partition_records = None
             return None
-        if state.position != self._consumed[tp]:
+        if state.position != self._position[tp]:
             if cast(QuietcountApp, self.consumer.app).rack is not None:
                 # A replica may have been behind. The next take-over asks the leader.
                 raise KafkaAway(
-                    f"{tp.topic}[{tp.partition}]: a replica lacks {self._consumed[tp]}"
+                    f"{tp.topic}[{tp.partition}]: a replica lacks {self._position[tp]}"
                 )
             raise StateRefused(
-                f"{tp.topic}[{tp.partition}]: the broker no longer has position {self._consumed[tp]} and went on at "
+                f"{tp.topic}[{tp.partition}]: the broker no longer has position {self._position[tp]} and went on at "
                 f"{state.position}: retention overtook this worker, or the log was cut. Raise the topic's retention"
             )
-        batch = take_batch(result, self._chain[tp])
-        self._consumed[tp] = state.position
-        if not batch.number:
+        batch = take_batch(result, self._next_start[tp])
+        self._position[tp] = state.position
+        # Nothing visible: the next batch will cover these offsets, too.
+        if not batch.record_count:
             return None
-        self._chain[tp] = batch.end
+        self._next_start[tp] = batch.end
         return batch
 
 
@@ -411,7 +417,7 @@ class _Tables(TableManager):
     """Empty table manager; by default Faust waits a second for tables before it subscribes."""
 
     async def on_start(self) -> None:
-        """Wait for the agents' topics: a late one would wait for 45 s."""
+        """Wait until the agents have declared their topics: one that comes later waits for 45 s."""
         wanted = {
             name
             for agent in self.app.agents.values()
@@ -604,7 +610,7 @@ class Consumer(driver.Consumer):
         return ConsumerMessage(
             tp.topic,
             tp.partition,
-            batch.end - 1,
+            batch.end - 1,  # offset, the last that it covers
             timestamp=0.0,
             timestamp_type=0,
             headers=None,
@@ -728,6 +734,6 @@ def run_app(app: QuietcountApp) -> int:
         status = EXIT_FAILED
     app.handover.dispose()
     own = app.handover.exit_status
-    return (
-        status if own is None or (own == KAFKA_AWAY and worker.stop_requested) else own
-    )
+    # Who stops a worker during an outage does not want it to begin again.
+    is_stopped = own == KAFKA_AWAY and worker.stop_requested
+    return status if own is None or is_stopped else own

@@ -39,8 +39,8 @@ def unavailable(
     """Return the reason of every unavailable partition, by its name, such as "orders[3]".
 
     Nothing once `ended`. Takes twice `within_s` at most. Ends early where the leaders that do not
-    answer are among the brokers that the client has not reached (`errors`). End the client after a
-    NO_ANSWER: it may go on connecting.
+    answer are among the brokers that the client has not reached: its callback appends such errors
+    to `errors`. End the client after a NO_ANSWER: it may go on connecting.
     """
     reasons: dict[str, str] = {}
     ends_asked: dict[TopicPartition, OffsetSpec] = {}
@@ -48,18 +48,20 @@ def unavailable(
     until_s = time.monotonic() + within_s
     # One request for each: all topics of a cluster may be thousands, and only this asks any broker.
     for name in topics.names:
+        # A negative timeout would mean none.
         left_s = max(until_s - time.monotonic(), 0.01)
         with suppress(KafkaException):
             topic = admin.list_topics(name, timeout=left_s).topics[name]
             for number, partition in topic.partitions.items():
-                place = f"{name}[{number}]"
                 needed = topics.least_in_sync.get(name, 0)
                 if partition.leader < 0:
-                    reasons[place] = "it has no leader"
+                    reasons[f"{name}[{number}]"] = "it has no leader"
                     continue
                 if len(partition.isrs) < needed:
-                    of = f"{len(partition.isrs)} of its {len(partition.replicas)} replicas are in sync"
-                    reasons[place] = f"{of}, {needed} are needed"
+                    reasons[f"{name}[{number}]"] = (
+                        f"{len(partition.isrs)} of its {len(partition.replicas)} replicas are in sync, "
+                        f"{needed} are needed"
+                    )
                 where = TopicPartition(name, number)
                 ends_asked[where] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
                 leaders[where] = partition.leader
@@ -70,7 +72,7 @@ def unavailable(
 
     def gives_up(waiting: set[Future[Any]]) -> bool:
         admin.poll(0)  # serves the callback
-        return ended() or {leader_of[one] for one in waiting} <= unreached(errors)
+        return ended() or {leader_of[each] for each in waiting} <= unreached(errors)
 
     missing = await_answers(offsets.values(), gives_up)
     if ended():

@@ -13,7 +13,7 @@ connections, late answers, elections, groups between two generations, producers 
 lost, and what a later broker may add. tests/kafka/test_verdicts.py lists them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 
@@ -251,17 +251,15 @@ def verdict_of(error: BaseException) -> Verdict | None:
     if isinstance(error, KafkaException):
         cause = cause_of(error)
         return Verdict.BUG if cause is None else verdict_of_code(cause.code())
-    return next(_of_classes(type(error)), None)
+    return _verdict_of_class(type(error))
 
 
-def _of_classes(kind: type[BaseException]) -> Iterator[Verdict]:
-    """Yield what a class of aiokafka's means, then what its bases mean."""
+def _verdict_of_class(kind: type[BaseException]) -> Verdict | None:
+    """Return what a class of aiokafka's means: its nearest listed base, or a broker's code."""
     code = getattr(kind, "errno", None)
     for base in kind.__mro__:
+        if base is aiokafka.BrokerResponseError and isinstance(code, int):
+            return verdict_of_code(code)
         if base in BY_CLASS:
-            has_code = base is aiokafka.BrokerResponseError and isinstance(code, int)
-            yield (
-                verdict_of_code(code)
-                if has_code and isinstance(code, int)
-                else BY_CLASS[base]
-            )
+            return BY_CLASS[base]
+    return None

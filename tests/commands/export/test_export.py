@@ -123,7 +123,7 @@ def test_each_snapshot_is_there_once_wherever_a_run_is_killed(
         run.output = run.output.with_name(f"it's out {kill_at}")
         with (
             patch.object(export, "ROWS", 20),
-            patch.object(reading, "EVENTS", 6),
+            patch.object(reading, "CHUNK_LARGE_RECORDS", 6),
             patch.object(os, "replace", step.of(os.replace)),
             patch.object(files, "_sync", step.of(files._sync)),
             patch.object(Table, "append", step.of(Table.append)),
@@ -254,7 +254,10 @@ def test_an_export_begins_with_the_first_whole_snapshot_that_retention_left(
 ) -> None:
     topics.send(*pages(1, 3), *pages(2, 2), *pages(3, 2))
     topics.remove("products", leaving=6)
-    with patch.object(export, "ROWS", 1), patch.object(reading, "EVENTS", 1):
+    with (
+        patch.object(export, "ROWS", 1),
+        patch.object(reading, "CHUNK_LARGE_RECORDS", 1),
+    ):
         assert run("csv").startswith("4 rows from 2 snapshots")
     assert exported(run.output, "csv") == expected([joined(2, 2), joined(3, 2)])
     assert run("csv") == "nothing new"

@@ -17,7 +17,13 @@ from confluent_kafka import Consumer, KafkaException, Message
 from workers.client.config import ReaderSettings
 from workers.client.messages import RECORD_BYTES, InvalidSnapshot, Pages
 from workers.dashboard.store.writing import Arrival, Position, Writer
-from workers.kafka.reading import EVENTS, Partition, bounds_of, read_spans, reader
+from workers.kafka.reading import (
+    CHUNK_LARGE_RECORDS,
+    Partition,
+    bounds_of,
+    read_spans,
+    reader,
+)
 from workers.kafka.topics import describe
 from workers.runtime.errors import KafkaAway
 
@@ -180,7 +186,7 @@ class Follower:
                     if reading.next < starts[where]
                 }
                 on_wait = self._backlog.check
-                for chunk in read_spans(consumer, spans, on_wait, EVENTS):
+                for chunk in read_spans(consumer, spans, on_wait, CHUNK_LARGE_RECORDS):
                     yield from chunk.messages
                     # Behind the last record there may be transaction markers.
                     self._partitions[chunk.where].next = chunk.position
