@@ -19,6 +19,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from tests.events.reading import read_general
 from workers.events.reading import EventReader
 from workers.kafka.records import Records
 from workers.settings.settings import EventsSettings, shape_of
@@ -146,7 +147,7 @@ def main() -> int:
         declined = sum(reading.declined for reading in reader.read(records))
         runs: tuple[Callable[[], object], ...] = (
             partial(_all, reader.read, records),
-            partial(_all, reader.read_general, records),
+            partial(_all, partial(read_general, reader), records),
             partial(decoded, values),
         )
         read, general, typed = (

@@ -1,7 +1,7 @@
 """Test events as columns, read by a worker's JSON path."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 
 from workers.arrays.texts import Texts
 from workers.events.columns import EventColumns, Events
+from workers.events.log import Format
 from workers.events.reading import EventReader, Reading, Reject, SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import Lane
@@ -41,6 +42,14 @@ def events_of(parts: Iterable[Reading]) -> tuple[Events, list[Reject]]:
     return reading.events, reading.rejects
 
 
+def read_general(
+    by: EventReader, records: Records, fmt: Format | None = None
+) -> Iterator[Reading]:
+    """Return what the general reader makes of every record, as `EventReader.read` does."""
+    nothing = np.zeros(len(records), dtype=np.bool_)
+    return by._parts(records, fmt, by._with_key(records), nothing)
+
+
 def amounts_of(reading: Reading, column: int) -> list[int]:
     """Return the count of every label of a column."""
     amounts: list[int] = reading.amounts[column].tolist()
@@ -63,8 +72,8 @@ def read_back(reading: Reading) -> list[Row]:
     rows: list[Row] = []
     for row, record in enumerate(reading.index.tolist()):
         time = int(reading.times[row])
-        first = int(reading.first[0, row])
-        part = slice(first, first + int(reading.number[0, row]))
+        first = int(reading.label_starts[0, row])
+        part = slice(first, first + int(reading.label_counts[0, row]))
         rows.append((record, time, keys[row], users[row], labels[part], amounts[part]))
     return rows
 

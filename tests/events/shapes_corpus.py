@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.events.comparison import Differs, Outcome, long_run, together
-from tests.events.reading import amounts_of
+from tests.events.reading import amounts_of, read_general
 from tests.events.reference import Found, Looked, expected, is_alike, steps_of
 from tests.events.shapes_values import (
     ODD,
@@ -353,8 +353,8 @@ def told(case: Case, reading: Reading) -> dict[int, Found | str]:
         items = list(zip(named, amounts_of(reading, column), strict=True))
         rows = zip(
             texts(reading.keys[layout.key_of[view]]),
-            reading.first[view].tolist(),
-            reading.number[view].tolist(),
+            reading.label_starts[view].tolist(),
+            reading.label_counts[view].tolist(),
             strict=True,
         )
         of_view[name] = [
@@ -381,7 +381,7 @@ def read_twice(
 ) -> tuple[Reading, Reading, dict[int, Found | str]]:
     """Return what is read with the scanner, without it, and what both say; else raise Differs."""
     [fast] = case.reader.read(records, fmt)
-    [slow] = case.reader.read_general(records, fmt)
+    [slow] = read_general(case.reader, records, fmt)
     with_it = told(case, fast)
     without = told(case, slow)
     for record in range(len(records)):

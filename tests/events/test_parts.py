@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tests.agents.monitor.scene import Scene
 from tests.agents.test_rekey_users import read_all
 from tests.events.json_corpus import MAX_BYTES, corpus
-from tests.events.reading import FIELDS, Row, event_reader, read_back
+from tests.events.reading import FIELDS, Row, event_reader, read_back, read_general
 from workers.agents.contribute import ContributeProgress, ContributeShard
 from workers.agents.progress import PROGRESS
 from workers.events import log
@@ -49,7 +49,8 @@ def joined(
     rows: list[Row] = []
     rejects: list[Reject] = []
     stops: list[int] = []
-    for reading in (reader.read if scanned else reader.read_general)(records, fmt):
+    read = EventReader.read if scanned else read_general
+    for reading in read(reader, records, fmt):
         assert reading.start == (stops[-1] if stops else 0)
         part = range(reading.start, reading.stop)
         found = read_back(reading)
@@ -159,7 +160,7 @@ def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
     )
     # A small record may fit after a large one.
     assert [reading.stop for reading in parts] == [1, 3, 4, 6]
-    assert [int(reading.number[0].sum()) for reading in parts] == [
+    assert [int(reading.label_counts[0].sum()) for reading in parts] == [
         1,
         490_001,
         490_000,
@@ -298,10 +299,10 @@ def calls(edges: Sequence[float], numbers: int) -> int:
         nonlocal number
         number += event in ("call", "c_call")
 
-    list(reader.read_general(records))
+    list(read_general(reader, records))
     sys.setprofile(count)
     try:
-        list(reader.read_general(records))
+        list(read_general(reader, records))
     finally:
         sys.setprofile(None)
     return number

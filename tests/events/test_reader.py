@@ -107,7 +107,11 @@ def test_many_labels_get_room() -> None:
         for n in counts
     ]
     [spans] = event_reader(SETTINGS).read(Records.of(values))
-    assert (spans.rejects, spans.declined, spans.number[0].tolist()) == ([], 0, counts)
+    assert (spans.rejects, spans.declined, spans.label_counts[0].tolist()) == (
+        [],
+        0,
+        counts,
+    )
     assert [row[4] for row in read_back(spans)] == [[b"a"] * n for n in counts]
 
 

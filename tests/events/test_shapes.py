@@ -686,7 +686,7 @@ DEFECTS = {
         "\n                        users[event, 0], users[event, 1] = 0, 0",
     ),
     "what one view sees all see": (
-        "number[view, event] = added[column]\n                ",
+        "label_counts[view, event] = added[column]\n                ",
         "",
     ),
     "labels of no event": ("column], 0", "column], 0) + (added[column] > 1"),

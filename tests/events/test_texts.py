@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.events.reading import read_general
 from tests.events.shapes_corpus import document
 from workers.events.project import NOT_UNICODE
 from workers.events.reading import EventReader
@@ -26,8 +27,8 @@ def outcomes(reader: EventReader, *values: bytes) -> list[str]:
     """Return the time of each event, or the reason why it is a reject; both readers agree."""
     records = Records.of(values, times=[0] * len(values))
     found = []
-    for read in (reader.read, reader.read_general):
-        [spans] = read(records)
+    for read in (EventReader.read, read_general):
+        [spans] = read(reader, records)
         counted = spans.in_any_view
         times = map(str, spans.times[counted].tolist())
         by_record = dict(zip(spans.index[counted].tolist(), times, strict=True))

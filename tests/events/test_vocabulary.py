@@ -116,13 +116,13 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
         "sip_round",
         "guess_codes",
         "_same",
-        "recent_place",
+        "recent_row",
         "same_bytes",
     )
     plain = {name: uncompiled(getattr(kernels, name)) for name in (*parts, "word_at")}
     for large, same, alike in product((1, 1 << 30), (False, True), (False, True)):
         hashed: dict[str, Any] = {"sip_hash": lambda *_: np.uint64(5)} if same else {}
-        placed: dict[str, Any] = {"recent_place": lambda *_: 5} if alike else {}
+        placed: dict[str, Any] = {"recent_row": lambda *_: 5} if alike else {}
         with (
             patch.multiple(kernels, LARGE=large, **plain | hashed | placed),
             patch.object(words, "word_at", uncompiled(words.word_at)),

@@ -140,9 +140,9 @@ def _unknown_schema_commits() -> AbstractContextManager[object]:
     add = FormatReader._add
 
     def committing(
-        self: FormatReader, schema_id: int, which: int, message: bytes
+        self: FormatReader, schema_id: int, message: int, path: bytes
     ) -> str | None:
-        reason = add(self, schema_id, which, message)
+        reason = add(self, schema_id, message, path)
         if reason == UNKNOWN_SCHEMA and isinstance(self._waiting, Shard):
             self._waiting.last_commit_s = -math.inf
         return reason

@@ -31,10 +31,12 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class JsonTree(Frozen):
-    """The wanted fields for the scanner, shared by all threads; `levels` is their nesting depth.
+    """The wanted fields for the scanner, shared by all threads.
 
-    `nodes` and `names` are as in `json_scanner`. A name is compared with a node's only where their
-    signatures are equal, and looked up only where the parent's BITS have its signature's bit.
+    Attributes:
+        nodes: int64 (n, NODE_COLUMNS), the tree; see `json_scanner` for its columns.
+        names: the names of the nodes in quotes, as UTF-8.
+        levels: how deep the wanted fields are nested.
     """
 
     def __init__(self, root: Node) -> None:
@@ -47,6 +49,8 @@ class JsonTree(Frozen):
         names = np.frombuffer(bytes(builder.names) + bytes(WORD), dtype=np.uint8)
         self.names = readonly_contiguous(names)
         nodes = np.array(builder.rows, dtype=np.int64)
+        # A name is compared with a node's only where their signatures are equal, and looked up only
+        # where the parent's BITS have its signature's bit.
         for row in nodes:
             row[scanner.SIGNATURE] = scanner.signature(
                 self.names, row[scanner.NAME_START], row[scanner.NAME_STOP]
@@ -64,7 +68,7 @@ class JsonTree(Frozen):
     def walk(self) -> scanner.Walk:
         """Return the scanner's arguments with scratch for one thread."""
         seen = np.zeros((len(self.nodes), scanner.SEEN_COLUMNS), dtype=np.int64)
-        # Initially, expect the order of the settings.
+        # Initially, expect the order of the settings, and after the last field the first one.
         for node, (first, last) in enumerate(
             self.nodes[:, [scanner.FIRST, scanner.LAST]].tolist()
         ):
@@ -83,7 +87,11 @@ class _Rows:
         self.names = bytearray()
 
     def add(self, node: Node, name: bytes) -> int:
-        """Append the row of a node and its name; return its number."""
+        """Append the row of a node and its name; return its number. `fill` adds what is below it.
+
+        The root and the elements of a list have no name: b"".
+        """
+        # Behind the opening quote.
         start = len(self.names) + 1
         self.names += b'"' + name + b'"'
         row = [scanner.NONE] * scanner.NODE_COLUMNS
@@ -92,14 +100,17 @@ class _Rows:
         row[scanner.SORT] = _sort(node)
         row[scanner.NAME_START] = start
         row[scanner.NAME_STOP] = start + len(name)
-        # Non-ASCII bytes are valid UTF-8 here, so they may occur unescaped.
-        odd = any(byte < 32 or byte in b'"\\' for byte in name)
-        row[scanner.PLAIN] = int(bool(name) and not odd)
+        # JSON must escape these; other bytes, of valid UTF-8 here, may be in a record as they are.
+        has_escapes = any(byte < 32 or byte in b'"\\' for byte in name)
+        row[scanner.UNESCAPED] = int(bool(name) and not has_escapes)
         self.rows.append(row)
         return len(self.rows) - 1
 
     def fill(self, row: int, node: Node) -> int:
-        """Add the rows below a node; return how many levels deep they are."""
+        """Add the rows below a node, which has `row`; return how many levels deep they are.
+
+        All children get their rows first, next to each other, before those below them.
+        """
         first = len(self.rows)
         named = node.children.items()
         children = [(self.add(child, name.encode()), child) for name, child in named]
@@ -108,9 +119,8 @@ class _Rows:
         if node.elements is not None:
             self.rows[row][scanner.ELEMENTS] = self.add(node.elements, b"")
             children.append((self.rows[row][scanner.ELEMENTS], node.elements))
-        return (
-            1 + max(self.fill(at, child) for at, child in children) if children else 0
-        )
+        depths = [self.fill(child_row, child) for child_row, child in children]
+        return 1 + max(depths) if depths else 0
 
 
 def _sort(node: Node) -> int:
@@ -128,7 +138,10 @@ def _sort(node: Node) -> int:
 
 
 class JsonDecoder(Frozen):
-    """Decodes one record at a time; raises ValueError("not JSON"). Shared by all threads."""
+    """Decodes one record at a time, by the tree of wanted fields. Shared by all threads.
+
+    Methods raise ValueError("not JSON").
+    """
 
     def __init__(self, tree: Node) -> None:
         wanted: Any = msgspec.json.Decoder(_type(tree), float_hook=decimal)
@@ -183,7 +196,7 @@ class Json(JsonDecoder):
 
     def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
         """Log the wanted fields of the `plain` records, part by part (`events.log`)."""
-        given = (
+        batch = (
             readonly_contiguous(data),
             readonly_contiguous(values),
             readonly_contiguous(plain),
@@ -193,7 +206,7 @@ class Json(JsonDecoder):
         def scan(begin: int, out: Output) -> tuple[Bytes, int]:
             # Decoding never lengthens a text: one record always has room.
             decoded = np.empty_like(data)
-            done, filled = scanner.scan_all(*given, decoded, begin, out)
+            done, filled = scanner.scan_all(*batch, decoded, begin, out)
             return (np.concatenate([data, decoded[:filled]]) if filled else data), done
 
         return scan_parts(values, scan, self.decoder(data, values))
@@ -223,7 +236,7 @@ def _checked_text(value: bytes) -> str:
 def _type(node: Node) -> Any:
     """Return the type as which msgspec decodes a node, so that it skips unwanted fields.
 
-    A record that does not fit it is decoded whole (`JsonDecoder`).
+    It is never stricter than needed: a record that does not fit is decoded once more, as a whole.
     """
     # A value may be a list, an object or neither; or it is wanted both as a list and as an object.
     if node.many or (node.children and node.elements is not None):

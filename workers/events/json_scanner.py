@@ -15,10 +15,14 @@ every record that it is unsure of. It reads:
 
 Every string must be valid UTF-8 as CPython defines it.
 `data`, uint8 (b,), has the bytes of a batch; `stop` is the exclusive end of the record. Functions
-return positions in `data`, or REFUSED.
+return positions in `data`, or REFUSED where the record is to be declined.
 
 Strings with escapes are decoded into `decoded`, uint8: positions from len(data) on index it.
-`filled` is its used length; FULL means no room. A declined record's `filled` is discarded.
+`filled` is its used length; FULL means no room. A declined record's `filled` is discarded. In the
+same way `used` is the number of used rows of `log`, or FULL.
+
+The tree of wanted fields is `nodes`, an integer table with a row for each node. A node's children
+are the wanted fields in it; `node` and `child` are numbers of rows.
 """
 
 from typing import NamedTuple
@@ -117,6 +121,7 @@ def skip_space(data: Bytes, pos: int, stop: int) -> int:
 def utf8_length(data: Bytes, pos: int, stop: int) -> int:
     """Return the byte length of a non-ASCII character; 0 if invalid by table 3-7 of Unicode."""
     lead = int(data[pos])
+    # The range of the second byte, which some lead bytes narrow; of later bytes it is the full one.
     low = 0x80
     high = 0xBF
     length = 2
@@ -172,7 +177,7 @@ def text(data: Bytes, pos: int, stop: int) -> int:
 
 
 @checked_inline
-def unit(data: Bytes, pos: int, stop: int) -> int:
+def utf16_unit(data: Bytes, pos: int, stop: int) -> int:
     """Return the value of the four hexadecimal digits at `pos`; negative if invalid."""
     if pos + 4 > stop:
         return REFUSED
@@ -185,18 +190,21 @@ def unit(data: Bytes, pos: int, stop: int) -> int:
 
 @checked_inline
 def escape(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
-    """Decode the escape at `pos`, a backslash; return its code point and end."""
+    """Decode the escape at `pos`, a backslash; return its code point, and its end or REFUSED.
+
+    Two escapes are one if they are a pair of surrogates.
+    """
     after = peek(data, pos + 1, stop)
     if after != SMALL_U:
         point = ESCAPES[after] if after != END else REFUSED
         return point, (pos + 2 if point >= 0 else REFUSED)
     pos += 6
-    point = unit(data, pos - 4, stop)
+    point = utf16_unit(data, pos - 4, stop)
     if HIGH <= point < LOW:
         if peek(data, pos, stop) != BACKSLASH or peek(data, pos + 1, stop) != SMALL_U:
             return REFUSED, REFUSED
         pos += 6
-        second = unit(data, pos - 4, stop)
+        second = utf16_unit(data, pos - 4, stop)
         if not LOW <= second < SURROGATES_STOP:
             return REFUSED, REFUSED
         return 0x10000 + ((point - HIGH) << 10) + (second - LOW), pos
@@ -214,7 +222,7 @@ def skip_text(data: Bytes, pos: int, stop: int) -> int:
     # Nobody reads the text, so its surrogates need not be in pairs.
     while peek(data, pos, stop) == BACKSLASH:
         after = peek(data, pos + 1, stop)
-        if after == SMALL_U and unit(data, pos + 2, stop) >= 0:
+        if after == SMALL_U and utf16_unit(data, pos + 2, stop) >= 0:
             pos += 6
         elif after != END and ESCAPES[after] >= 0:
             pos += 2
@@ -237,7 +245,10 @@ def skip_digits(data: Bytes, pos: int, stop: int, most: int) -> int:
 
 @checked_inline
 def scan_number(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
-    """Return the end of a number, or REFUSED, and its kind: OTHER beyond the limits of a log."""
+    """Return the end of a number, or REFUSED, and its kind in a log.
+
+    That is WHOLE, NUMBER (with a point) or EXPONENT, or OTHER for more digits than a log may have.
+    """
     begin = pos
     if peek(data, pos, stop) == MINUS:
         pos += 1
@@ -370,16 +381,16 @@ def same(
 
 @checked_kernel
 def nesting_depth(record: Bytes) -> int:
-    """Return how deeply a record is nested: exact for valid JSON."""
+    """Return how deeply a record is nested; of what is no JSON, any number."""
     depth = 0
     deepest = 0
-    is_text = False
+    in_text = False
     pos = 0
     while pos < len(record):
         byte = int(record[pos])
         if byte == QUOTE:
-            is_text = not is_text
-        elif is_text:
+            in_text = not in_text
+        elif in_text:
             # An escaped quote does not end the string.
             pos += byte == BACKSLASH
         elif byte in (OPEN_LIST, OPEN_OBJECT):
@@ -393,7 +404,10 @@ def nesting_depth(record: Bytes) -> int:
 
 @checked_kernel_with_arrays
 def valid_texts(data: Bytes, texts: Longs, most: int) -> Bools:
-    """Return a mask of the texts that exist and are valid UTF-8 of at most `most` bytes."""
+    """Return a mask (n,) of the texts that exist and are valid UTF-8 of at most `most` bytes.
+
+    `texts`, int64 (n, 2), has start and stop of each, a negative start if there is none.
+    """
     valid = np.zeros(len(texts), dtype=np.bool_)
     for i in range(len(texts)):
         pos = texts[i, 0]
@@ -434,9 +448,12 @@ def put_utf8(decoded: Bytes, filled: int, point: int) -> int:
 def decoded_text(
     data: Bytes, pos: int, stop: int, decoded: Bytes, filled: int
 ) -> tuple[int, int]:
-    """Decode the string at `pos`; return the closing quote or REFUSED, and `filled` or FULL."""
+    """Decode the string at `pos`; return the closing quote or REFUSED, and `filled` or FULL.
+
+    Its characters are in `decoded` from the former `filled` on.
+    """
     pos += 1
-    # No character is longer than its escape.
+    # No character is longer than its escape, so the rest of the record would fit.
     if filled + (stop - pos) > len(decoded):
         return REFUSED, FULL
     while pos < stop:
@@ -470,7 +487,10 @@ def put_decoded(
     used: int,
     slot: int,
 ) -> tuple[int, int, int]:
-    """Log the string at `pos`; return its end or REFUSED, the rows used or FULL, and `filled`."""
+    """Decode and log the string at `pos`.
+
+    Returns its end or REFUSED, the rows used or FULL, and the bytes of `decoded` filled.
+    """
     end, more = decoded_text(data, pos, stop, decoded, filled)
     if end == REFUSED:
         return REFUSED, FULL if more == FULL else used, filled
@@ -501,18 +521,23 @@ def same_text(
     return same(first, start, stop, second, begin, end)
 
 
+# In place of a kind: the string has an escape, or is invalid.
 ESCAPED = -1
 
 
 @checked_inline
 def scan_value(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
-    """Return the end (or REFUSED) and kind of a value; ESCAPED for a string that is not plain."""
+    """Return the end (or REFUSED) and kind of a value; OTHER for a list or object.
+
+    For a string that is not plain, return ESCAPED as the kind and no end: it must be decoded.
+    """
     byte = peek(data, pos, stop)
     if byte == QUOTE:
         end = skip_plain(data, pos + 1, stop)
         return end + 1, (kinds.TEXT if peek(data, end, stop) == QUOTE else ESCAPED)
     if byte == MINUS or ZERO <= byte <= NINE:
         end, kind = scan_number(data, pos, stop)
+        # Beyond the limits of a log: the general reader decides.
         return REFUSED if kind == kinds.OTHER else end, kind
     if byte in (OPEN_LIST, OPEN_OBJECT):
         return skip(data, pos, stop), kinds.OTHER
@@ -530,7 +555,10 @@ def log_value(
     used: int,
     slot: int,
 ) -> tuple[int, int, int]:
-    """Log a single value; return as `put_decoded`."""
+    """Log a single value: the row of a list or object only says that there is one.
+
+    Returns the value's end or REFUSED, the rows used or FULL, and the bytes of `decoded` filled.
+    """
     end, kind = scan_value(data, pos, stop)
     if kind == ESCAPED:
         return put_decoded(data, pos, stop, decoded, filled, log, used, slot)
@@ -541,29 +569,31 @@ def log_value(
     return end, put(log, used, slot, kind, pos + quote, end - quote), filled
 
 
-# Columns of `nodes`. The children of a node are contiguous, from FIRST to LAST.
+# Columns of `nodes`: the slot of the value, what is wanted (ONE ...), the first and last row
+# (exclusive) of the children, the row of each element of a list, and the slot of that list.
 NODE_SLOT, SORT, FIRST, LAST, ELEMENTS, LIST_SLOT = range(6)
 # The location of the node's name in `names`, its `signature`, and the `bit`s of its children.
 NAME_START = 6
 NAME_STOP = 7
 SIGNATURE = 8
 BITS = 9
-# 1 if the name may occur in JSON unescaped, else 0.
-PLAIN = 10
+# 1 if the name may be in a record as it is; 0 if JSON must escape some of it, or there is no name.
+UNESCAPED = 10
 NODE_COLUMNS = 11
 # Wanted at a node: one value, items, an object or a list; of SEVERAL, only null can be read.
 ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = range(5)
 NONE = -1
 
-# Columns of `stack`, one row per level: see `scan_record`.
+# Columns of `stack`, one row for each outer level: its `node`, `list_row`, `expected` and
+# `previous` in `scan_record`.
 HELD_NODE = 0
 HELD_LIST_ROW = 1
 HELD_EXPECTED = 2
 HELD_PREVIOUS = 3
 HELD_COLUMNS = 4
 
-# Columns of `seen`: whether a child occurred in the current object; from the last record, since
-# field order rarely changes: a node's first child, and the child after this one.
+# Columns of `seen`, a row for each node: whether it occurred in the current object; and from the
+# last record, since field order rarely changes: its first child, and the field that came after it.
 SEEN = 0
 LAST_FIRST = 1
 LAST_NEXT = 2
@@ -581,13 +611,19 @@ class Walk(NamedTuple):
 
 @checked_kernel
 def signature(data: Bytes, start: int, stop: int) -> int:
-    """Combine length, first and last byte of a name; quotes make an empty one safe to index."""
+    """Combine length, first and last byte of a name data[start:stop], to tell most names apart.
+
+    There are quotes around it: an empty name has these as its first and last byte.
+    """
     return (stop - start) << 16 | int(data[start]) << 8 | int(data[stop - 1])
 
 
 @checked_kernel
 def bit(sign: int) -> int:
-    """Map a signature to one of 64 bits, to rule out most names that match no child."""
+    """Map a signature to a number below 64: its bit in the BITS of the parent.
+
+    A name whose bit is not set there is no child's; most other names are ruled out by that.
+    """
     return (sign + (sign >> 7) + (sign >> 13)) & 63
 
 
@@ -595,7 +631,10 @@ def bit(sign: int) -> int:
 def child_named(
     data: Bytes, start: int, stop: int, nodes: Longs, names: Bytes, node: int, hint: int
 ) -> int:
-    """Return the child that data[start:stop] names, trying `hint` first; NONE if not found."""
+    """Return the child of `node` that data[start:stop] names; NONE if it names none.
+
+    The search begins with the child `hint`, and goes round.
+    """
     sign = signature(data, start, stop)
     if not nodes[node, BITS] >> bit(sign) & 1:
         return NONE
@@ -618,9 +657,13 @@ def child_named(
 def is_named(
     data: Bytes, pos: int, stop: int, nodes: Longs, names: Bytes, child: int
 ) -> bool:
-    """Return whether the name at `pos`, with its quotes, is that of `child`."""
-    if nodes[child, PLAIN] == 0:
+    """Return whether the name at `pos`, with its quotes, is that of `child`, byte for byte.
+
+    False does not mean that it is another one: it may be written with escapes.
+    """
+    if nodes[child, UNESCAPED] == 0:
         return False
+    # `names` has the quotes, too.
     begin = nodes[child, NAME_START] - 1
     end = nodes[child, NAME_STOP] + 1
     behind = pos + end - begin
@@ -638,11 +681,15 @@ def child_escaped(
     decoded: Bytes,
     filled: int,
 ) -> tuple[int, int]:
-    """Return the closing quote (or FULL or REFUSED) of a name with escapes, and its child."""
+    """Return the closing quote of a name with escapes at `pos`, and the child of `node` it names.
+
+    The quote is FULL for want of room in `decoded`, or REFUSED; the child is NONE if it names none.
+    """
     end, more = decoded_text(data, pos, stop, decoded, filled)
     if end == REFUSED:
         return FULL if more == FULL else REFUSED, NONE
-    # The name has an escape, so it is not empty.
+    # The name has an escape, so it is not empty: `signature` needs no quotes. It is not read again:
+    # `filled` stays.
     return end, child_named(decoded, filled, more, walk.nodes, walk.names, node, hint)
 
 
@@ -657,7 +704,11 @@ def log_items(
     used: int,
     slot: int,
 ) -> tuple[int, int, int]:
-    """Log a list or object as items, a row for each value; return as `put_decoded`."""
+    """Log a list of labels, or an object label -> count, with a row for each name and value.
+
+    Before them is the row of the LIST or MAP, whose START is the number of elements or entries.
+    Returns the end or REFUSED, the rows used or FULL, and the bytes of `decoded` filled.
+    """
     head = used
     count = 0
     is_map = peek(data, pos, stop) == OPEN_OBJECT
@@ -757,6 +808,8 @@ def scan_record(
                     data, pos, stop, decoded, filled, log, used, slot
                 )
             elif byte == NULL[0] and list_row == NONE:
+                # Null instead of an object or list: all that is wanted in it is absent. In a list,
+                # the general reader decides.
                 end = skip_word(data, pos, stop, NULL)
                 if slot != NONE:
                     used = put(log, used, slot, kinds.NULL, pos, end)
@@ -769,6 +822,7 @@ def scan_record(
             else:
                 opens = True
                 pos += 1
+                # Wanted as a value as well, which an object or list is not.
                 if slot != NONE:
                     used = put(log, used, slot, kinds.OTHER, NONE, NONE)
                 if level > 0:
@@ -815,9 +869,11 @@ def scan_record(
                 return DECLINED, filled
             pos = skip_space(data, pos + 1, stop)
         if list_row != NONE:
+            # Another element.
             log[list_row, START] += 1
             child = node
             continue
+        # The next name: of the child that is expected, as it is; of another; or with escapes.
         if is_named(data, pos, stop, nodes, names, expected):
             child = expected
             end = pos + 1 + nodes[child, NAME_STOP] - nodes[child, NAME_START]
@@ -861,11 +917,12 @@ def scan_all(
 ) -> tuple[int, int]:
     """Log the records from `begin` on, until the output is full; others than `plain` are declined.
 
+    `values`, int64 (n, 2), has start and stop of each record, a negative start if it has no value.
     Returns the record to resume from, or n, and the bytes used in `decoded`.
     """
     used = 0
     filled = 0
-    room = out.declined_bytes
+    bytes_left = out.declined_bytes
     for i in range(begin, len(values)):
         end = DECLINED
         if plain[i] and values[i, 0] >= 0:
@@ -876,7 +933,7 @@ def scan_all(
                 return i, filled
             if end != DECLINED:
                 filled = more
-        used, room = end_log(out, i, values, used, end, room)
-        if room <= 0:
+        used, bytes_left = end_log(out, i, values, used, end, bytes_left)
+        if bytes_left <= 0:
             return i + 1, filled
     return len(values), filled

@@ -104,19 +104,21 @@ class Output(NamedTuple):
 
 @kernel_inline
 def end_log(
-    out: Output, record: int, values: Longs, used: int, end: int, room: int
+    out: Output, record: int, values: Longs, used: int, end: int, bytes_left: int
 ) -> tuple[int, int]:
-    """Note that a record's log ends before row `end`, or that the record is DECLINED.
+    """Note in `out` that a record's log ends before row `end`, or that the record is DECLINED.
 
-    Return the rows used; and of `room`, the bytes that declined records may take, what is left.
+    `values`, int64 (n, 2), has start and stop of each record; the records before it used `used`
+    rows, and a declined one uses none. Returns the rows used now, and what is left of `bytes_left`,
+    the bytes that declined records may still have in this part.
     """
     if end != DECLINED:
         out.status[record] = 0
         out.ends[record] = end
-        return end, room
+        return end, bytes_left
     out.status[record] = DECLINED
     out.ends[record] = used
-    return used, room - (values[record, 1] - values[record, 0]) - DECLINED_EACH
+    return used, bytes_left - (values[record, 1] - values[record, 0]) - DECLINED_EACH
 
 
 def longs(rows: object, columns: int) -> Longs:
@@ -124,7 +126,8 @@ def longs(rows: object, columns: int) -> Longs:
     return read_only(np.array(rows, dtype=np.int64)).reshape(-1, columns)
 
 
-#: Scans from a record on; returns the bytes that the rows index, and the next record.
+#: Scans a batch from a record on, until the output is full. Returns the bytes that START and STOP
+#: of the rows index, and the first record that is not scanned.
 Scan = Callable[[int, Output], tuple[Bytes, int]]
 
 # Log rows of a part: ROWS_EXPECTED per record, and at least ROWS_MIN, 8 MiB.
@@ -154,6 +157,7 @@ class FieldSpans:
     def declined(
         cls, data: Bytes, n: int, decode: Callable[[int], object]
     ) -> FieldSpans:
+        """Return the output for a batch of `n` records that are all left to the general reader."""
         rows = np.empty((0, COLUMNS), dtype=np.int64)
         ends = np.zeros(n, dtype=np.int64)
         return cls(0, data, rows, ends, np.full(n, DECLINED, dtype=np.int8), decode)
@@ -162,9 +166,13 @@ class FieldSpans:
 def scan_parts(
     values: Longs, scan: Scan, decode: Callable[[int], object]
 ) -> Iterator[FieldSpans]:
-    """Scan a batch and yield its logs in parts, at least one; a missing value is (-1, -1)."""
+    """Scan a batch and yield its logs in parts, at least one.
+
+    `values`, int64 (n, 2), has start and stop of each record, (-1, -1) if it has no value.
+    """
     n = len(values)
     done = 0
+    # Rows for the next part; 0: as many as are expected.
     room = 0
     ends = np.empty(n, dtype=np.int64)
     status = np.empty(n, dtype=np.int8)
@@ -174,10 +182,10 @@ def scan_parts(
         rows = np.empty((room, COLUMNS), dtype=np.int64)
         data, done = scan(begin, Output(rows, ends, status, DECLINED_BYTES))
         if begin == done < n:
-            # Not even one record fits.
+            # Not even one record fits: try it with more rows, up to its limit, then decline it.
             most = int(values[begin, 1] - values[begin, 0]) + ROWS_FREE
             if room < most:
-                del rows
+                del rows  # before the larger ones are made
                 room = min(2 * room, most)
                 continue
             ends[begin] = 0
@@ -192,6 +200,8 @@ def scan_parts(
 
 
 class Format(Protocol):
+    """A record format: its scanner, and in `FieldSpans.decode` its general reader."""
+
     def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
         """Log the wanted fields of records, part by part.
 

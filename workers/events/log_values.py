@@ -1,4 +1,10 @@
-"""Read log values as numbers, labels, counts and times; where unsure, `events.project` decides."""
+"""Read log values as numbers, labels, counts and times.
+
+A log value is a row of an event log (`events.log`): a KIND, and START and STOP of its text in
+`data`, or START alone for a value of a binary format. The functions here read the usual forms of a
+value exactly as the general reader (`events.project`) does, and leave all others to it: by -1, or
+by bounds that are infinite. Texts may hold numbers, as producers write them in quotes.
+"""
 
 import math
 
@@ -44,11 +50,13 @@ PART_DIGITS = 16
 PART = 10**PART_DIGITS
 POWERS = read_only(10 ** np.arange(PART_DIGITS + 1, dtype=np.int64))
 WHOLE_MAX = 10**17
+# Units of a time.
 MS = 0
 S = 1
 US = 2
 NS = 3
 ISO = 4
+# Below any offset in minutes.
 NO_OFFSET = -1 << 20
 LARGE_T = 84
 LARGE_Z = 90
@@ -96,7 +104,11 @@ def parse_integer(data: Bytes, start: int, stop: int) -> int:
 
 @checked_part
 def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
-    """Parse a decimal number; return a float64, and whether it is certainly the nearest."""
+    """Parse a decimal number; return a float64, and whether it is certainly the nearest.
+
+    If not, its relative error is below NEAR.
+    """
+    # The number is value * 10^power; `digits` counts those from the first that is not 0 on.
     value = 0
     digits = 0
     power = 0
@@ -113,6 +125,7 @@ def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
             digits += value > 0
             power -= not before_point
         else:
+            # Cut off: a float64 cannot tell it.
             digits += 1
             power += before_point
         position += 1
@@ -143,7 +156,7 @@ def kind_in_text(data: Bytes, start: int, stop: int) -> int:
 
 @checked_inline
 def past_whole_digits(data: Bytes, start: int, stop: int) -> int:
-    """Return the place of the point in a number, or `stop`."""
+    """Return the end of the digits before the point in a number: the point, or else `stop`."""
     for pos in range(start, stop):
         if data[pos] == POINT:
             return pos
@@ -152,9 +165,10 @@ def past_whole_digits(data: Bytes, start: int, stop: int) -> int:
 
 @checked_part
 def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
-    """Parse a decimal number down to 1 / PART; return whole and part, int64, 0 <= part < PART.
+    """Parse a decimal number, rounded down to whole + part / PART with 0 <= part < PART.
 
-    Wholes beyond WHOLE_MAX are that. The cost is that of the digits, whatever the exponent is.
+    Returns whole and part. A whole beyond WHOLE_MAX is returned as that. Digit by digit, so that
+    the cost is that of the digits, whatever the exponent is.
     """
     minus = data[start] == MINUS
     first = start + minus
@@ -172,6 +186,7 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     power = (end if point < 0 else point) - first + exponent
     integer = 0
     part = 0
+    # Whether any digit below 1 / PART is not 0.
     rest = False
     for digit in range(first, end):
         if digit == point:
@@ -197,7 +212,10 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
 
 @checked_part
 def bounds_in_text(data: Bytes, start: int, stop: int) -> tuple[float, float, bool]:
-    """Return `number_bounds` of the number that a text holds."""
+    """Return float64 bounds on the number that a text holds, and whether it may hold one.
+
+    Infinite bounds where the general reader has to decide.
+    """
     kind = kind_in_text(data, start, stop)
     if kind == kinds.OTHER:
         return 0.0, 0.0, False
@@ -210,9 +228,10 @@ def bounds_in_text(data: Bytes, start: int, stop: int) -> tuple[float, float, bo
 
 @kernel_inline
 def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
-    """Return float64 bounds, usually equal, on the nearest float64, and whether it is a number.
+    """Return bounds on the float64 nearest to the number in log row `row`, and whether it is one.
 
-    Infinite bounds where the general reader has to decide.
+    The bounds are usually equal. Where they are not, the caller checks that its answer is the same
+    for both. Infinite bounds where the general reader has to decide.
     """
     kind = log[row, KIND]
     start = log[row, START]
@@ -238,7 +257,7 @@ def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool
 
 @checked_part
 def write_boolean(data: Bytes, used: int, kind: int) -> int:
-    """Write a boolean's word; return the bytes used then."""
+    """Write "true" or "false" after `used` bytes; return the bytes used then."""
     word = TRUE_WORD if kind == kinds.TRUE else FALSE_WORD
     for pos in range(len(word)):
         data[used + pos] = word[pos]
@@ -249,10 +268,11 @@ def write_boolean(data: Bytes, used: int, kind: int) -> int:
 def label(
     data: Bytes, written: Bytes, used: int, log: Longs, row: int
 ) -> tuple[int, int, int]:
-    """Return start and stop of a value as a label, and the bytes used in `written`.
+    """Return start and stop of the value in log row `row` as a label.
 
-    Text not in `data` is written to `written`, which logically follows it. The start is -1 if the
-    value is no label, or too long.
+    And as a third the bytes used in `written`: a text that is not in `data` is written there, and
+    its positions count on from len(data). The start is -1 if the value is no label, or too long.
+    The caller has made sure that there is room.
     """
     kind = log[row, KIND]
     start = log[row, START]
@@ -275,12 +295,13 @@ def label(
 
 @checked_part
 def odd_count(data: Bytes, start: int, stop: int, kind: int) -> int:
-    """Return the count in a text, or one with a point, as `item_count`."""
+    """Return the count in a text, or one such as 2.0; -1 if it is none, or has too many digits."""
     if kind == kinds.TEXT:
         kind = kind_in_text(data, start, stop)
     if kind not in (kinds.WHOLE, kinds.NUMBER):
         return -1
     point = past_whole_digits(data, start, stop)
+    # Only zeros may follow the point.
     for pos in range(point + 1, stop):
         if data[pos] != ZERO:
             return -1
@@ -290,7 +311,7 @@ def odd_count(data: Bytes, start: int, stop: int, kind: int) -> int:
 
 @checked_inline
 def item_count(data: Bytes, log: Longs, row: int) -> int:
-    """Return the count of an item in an event; -1 if it is no count, or has too many digits."""
+    """Return the count in log row `row`; -1 if it is none, or has more than COUNT_DIGITS digits."""
     kind = log[row, KIND]
     start = log[row, START]
     stop = log[row, STOP]
@@ -374,7 +395,8 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
         offset = offset_minutes(data, position, stop)
         if offset == NO_OFFSET:
             return -1
-    # Days since 1970 in the Gregorian calendar, with years that begin in March.
+    # Days since 1970 in the Gregorian calendar, with years that begin in March, so that a leap day
+    # comes last; from March 1 of the year 0 to 1970 there are 719,468.
     years, months = (year, month - 3) if month > 2 else (year - 1, month + 9)
     leaps = years // 4 - years // 100 + years // 400
     passed = 365 * years + leaps + (153 * months + 2) // 5 + day - 1 - 719_468
@@ -395,7 +417,7 @@ def whole_time(data: Bytes, start: int, stop: int, unit: int) -> int:
         # Drop the digits below a ms before parsing, so that the rest fits.
         stop -= 3 if unit == US else 6
         if stop <= start:
-            return 0
+            return 0  # less than a ms
         return parse_integer(data, start, stop)
     if stop - start > INT64_DIGITS:
         return -1
@@ -419,9 +441,9 @@ def decimal_seconds(data: Bytes, start: int, stop: int) -> int:
 
 @checked_part
 def odd_time(data: Bytes, start: int, stop: int, kind: int, unit: int) -> int:
-    """Return a time in ms, written in an unusual way; -1 if the general reader has to decide.
+    """Return an unusual time in ms; -1 if the general reader has to decide.
 
-    That is a number in quotes, or a number with a point in a unit other than seconds.
+    Unusual is a number in quotes, or one with a point in a unit other than seconds.
     """
     if kind == kinds.TEXT:
         kind = kind_in_text(data, start, stop)
@@ -435,7 +457,7 @@ def odd_time(data: Bytes, start: int, stop: int, kind: int, unit: int) -> int:
 
 @checked_inline
 def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
-    """Return a time in ms since 1970; -1 if the general reader has to decide."""
+    """Return the time in log row `row` in ms since 1970; -1 if the general reader has to decide."""
     kind = log[row, KIND]
     start = log[row, START]
     stop = log[row, STOP]
@@ -454,6 +476,7 @@ def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
         ms = decimal_seconds(data, start, stop)
     elif unit == S and kind == kinds.REAL:
         real = np.int64(start).view(np.float64)
+        # To the nearest us first, as in `events.times`: the float may lie just below its ms.
         ms = round(real * 1e6) // 1000 if 0.0 <= real <= 1e12 else -1
     elif kind in (kinds.TEXT, kinds.NUMBER):
         ms = odd_time(data, start, stop, kind, unit)

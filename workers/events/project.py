@@ -35,7 +35,10 @@ _ABSENT: Any = object()
 
 
 class ViewValues(NamedTuple):
-    """One view's key ("" if not a field), labels or bucket numbers, and their amounts."""
+    """What one view reads of an event: its key ("" if not a field), labels, and their amounts.
+
+    With buckets, the labels are the buckets' numbers.
+    """
 
     key: str
     labels: Sequence[str] | Sequence[int]
@@ -75,7 +78,7 @@ class Projection(Frozen):
             return "not a JSON object"
         try:
             cache: Cache = {}
-            views = tuple(view.seen(record, cache) for view in self._views)
+            views = tuple(view.values(record, cache) for view in self._views)
             wanted = any(view is not None for view in views)
             time = self._time(record, wanted)
             # Without views, only users are read.
@@ -86,12 +89,11 @@ class Projection(Frozen):
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
     def numbers(self, record: object) -> dict[str, list[float | Decimal]]:
-        """Return, by view of sums, what its `sum` field holds in a record, for each item.
+        """Return, by view of sums, the numbers in a record that it adds up, one for each item.
 
-        Nothing for a reject.
+        They are exact, where an `Event` has them in steps. Nothing for a reject.
         """
-        is_reject = isinstance(self.event(record), str)
-        if is_reject or not isinstance(record, Mapping):
+        if isinstance(self.event(record), str) or not isinstance(record, Mapping):
             return {}
         cache: Cache = {}
         views = zip(self._shape.views, self._views, strict=True)
@@ -138,13 +140,17 @@ Cache = dict[object, Any]
 
 
 class _ViewProjection(Frozen):
-    """The rule of one view. What it returns per item is a label, or a bucket number with edges."""
+    """The rule of one view. What it returns per item is a label, or a bucket number with edges.
 
-    def __init__(self, view: View, empty: bool) -> None:
+    `may_lack_items`: absent or null items are none, and no reject (`events.missing = "empty"`).
+    """
+
+    def __init__(self, view: View, may_lack_items: bool) -> None:
         self._view = view
-        self._empty = empty
-        self._number = view.number
-        self._paths = view.items, view.count, view.edges
+        self._may_lack_items = may_lack_items
+        self._number_path = view.number
+        # What decides the items, for the cache.
+        self._items_key = view.items, view.count, view.edges
         self._rounding = None if view.sum is None else Rounding(view.sum)
         self._where = tuple(
             (condition, parse(condition.field).steps) for condition in view.where
@@ -155,14 +161,16 @@ class _ViewProjection(Frozen):
         return self._rounding is not None
 
     def _holds(self, record: Mapping[str, Any]) -> bool:
+        """Return whether all conditions of the view hold for a valid event."""
         return all(
-            holds(condition, _value(record, steps)) for condition, steps in self._where
+            holds(condition, _condition_value(record, steps))
+            for condition, steps in self._where
         )
 
-    def seen(self, record: Mapping[str, Any], cache: Cache) -> ViewValues | None:
+    def values(self, record: Mapping[str, Any], cache: Cache) -> ViewValues | None:
         """Return the view's key, labels and amounts; None if a condition does not hold."""
         for condition, steps in self._where:
-            value = _value(record, steps)
+            value = _condition_value(record, steps)
             if not _is_unicode(value):
                 raise _Rejected(f"field {_name(Path(steps))} is {NOT_UNICODE}")
             if not holds(condition, value):
@@ -180,6 +188,7 @@ class _ViewProjection(Frozen):
             name = _text(given)
         items, amounts = self._items_once(record, cache)
         if self._rounding is not None:
+            # Sums instead of counts: each number as whole steps of the sum.
             numbers = self._numbers_once(record, cache)
             amounts = list(map(self._rounding.steps_of, numbers))
         return ViewValues(name, items, amounts)
@@ -192,38 +201,43 @@ class _ViewProjection(Frozen):
         self, record: Mapping[str, Any], cache: Cache
     ) -> tuple[list[Any], list[int]]:
         """Return `_items`, read once for all views with the same items."""
-        if self._paths not in cache:
-            cache[self._paths] = self._items(record)
-        items: tuple[list[Any], list[int]] = cache[self._paths]
+        if self._items_key not in cache:
+            cache[self._items_key] = self._items(record)
+        items: tuple[list[Any], list[int]] = cache[self._items_key]
         return items
 
     def _numbers_once(
         self, record: Mapping[str, Any], cache: Cache
     ) -> list[float | Decimal]:
         """Return `_numbers`, read once for all views with the same items and number."""
-        paths = self._paths, self._number
-        if paths not in cache:
+        key = self._items_key, self._number_path
+        if key not in cache:
             items, _ = self._items_once(record, cache)
-            cache[paths] = self._numbers(record, len(items))
-        numbers: list[float | Decimal] = cache[paths]
+            cache[key] = self._numbers(record, len(items))
+        numbers: list[float | Decimal] = cache[key]
         return numbers
 
-    def _numbers(self, record: Mapping[str, Any], items: int) -> list[float | Decimal]:
-        """Return the numbers that a view of sums adds up, one for each of the `items`."""
-        path = self._number
+    def _numbers(self, record: Mapping[str, Any], n: int) -> list[float | Decimal]:
+        """Return the numbers that a view of sums adds up, one for each of its `n` items."""
+        path = self._number_path
         assert path is not None, "only of sums"
+        if not n:
+            return []
         if path.list_at is None:
-            return [_number(_field(record, path), path)] * items if items else []
-        steps = path.list_steps or ()
-        label = self._view.items.steps[path.list_at :]
-        found: list[float | Decimal] = []
-        of_list = Path(steps)
-        for element in _value_at(record, steps) if items else ():
-            value = _value_at(element, label, of_list)
-            if not self._is_missing(value):
-                given = _value_at(element, path.steps[len(steps) :], of_list)
-                found.append(_number(_required(given, path), path))
-        return found
+            # One number for the event: every item has it.
+            return [_checked_number(_field(record, path), path)] * n
+        # A number beside each item, in the same list of objects.
+        list_steps = path.steps[: path.list_at]
+        label_steps = self._view.items.steps[path.list_at :]
+        number_steps = path.steps[path.list_at :]
+        of_list = Path(list_steps)
+        numbers: list[float | Decimal] = []
+        for element in _value_at(record, list_steps):
+            label = _value_at(element, label_steps, of_list)
+            if not self._is_missing(label):
+                number = _required(_value_at(element, number_steps, of_list), path)
+                numbers.append(_checked_number(number, path))
+        return numbers
 
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         """Return labels and amounts.
@@ -234,7 +248,8 @@ class _ViewProjection(Frozen):
         count = self._view.count
         depth = items.list_at
         if depth is not None and depth < len(items.steps):
-            return self._of_elements(record, items.steps[:depth], items.steps[depth:])
+            return self._of_objects(record, items.steps[:depth], items.steps[depth:])
+        # From here on, a `[]` in the path can only be its end: a list of labels is required.
         value = _value_at(record, items.steps)
         if self._is_missing(value):
             return [], []
@@ -248,20 +263,23 @@ class _ViewProjection(Frozen):
         if depth is not None:
             raise _Rejected(f"field {_name(Path(items.steps))} is not a list")
         if isinstance(value, Mapping) and self._view.edges is None and count is None:
-            return self._of_object(value)
+            return self._of_map(value)
         if count is None and not isinstance(value, str) and not self._fits(value):
             if self._view.edges is None:
                 raise _Rejected(f"field {_name(items)} is not a string, list or object")
             raise _Rejected(f"field {_name(items)} is not a number or a list of them")
         if self._fault(value):
             raise _Rejected(f"field {_name(items)} is {self._fault(value)}")
-        label = self._label(value)
-        return [label], [1 if count is None else _amount(_field(record, count), count)]
+        amount = 1 if count is None else _checked_count(_field(record, count), count)
+        return [self._label(value)], [amount]
 
     def _of_list(self, elements: list[Any]) -> tuple[list[Any], list[int]]:
-        """Return the items of a list of labels, each counted once."""
+        """Return the items of a list of labels, each counted once.
+
+        Nulls are left out where items may be missing; else they are a reject.
+        """
         name = _name(Path(self._view.items.steps))
-        if self._empty:
+        if self._may_lack_items:
             elements = [element for element in elements if element is not None]
         if None in elements:
             raise _Rejected(f"field {name} has an item that is null")
@@ -272,7 +290,7 @@ class _ViewProjection(Frozen):
                 )
         return [self._label(element) for element in elements], [1] * len(elements)
 
-    def _of_object(self, counts: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+    def _of_map(self, counts: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         """Return the items of an object label -> count."""
         items = _name(self._view.items)
         for label, count in counts.items():
@@ -282,14 +300,17 @@ class _ViewProjection(Frozen):
                 raise _Rejected(f"a label in {items} is {NOT_UNICODE}")
         return list(counts), [_clamped(count) for count in counts.values()]
 
-    def _of_elements(
-        self, record: Mapping[str, Any], steps: tuple[str, ...], rest: tuple[str, ...]
+    def _of_objects(
+        self,
+        record: Mapping[str, Any],
+        list_steps: tuple[str, ...],
+        label_steps: tuple[str, ...],
     ) -> tuple[list[Any], list[int]]:
-        """Return the items of a list of objects (at `steps`), each with a label at `rest` in it."""
+        """Return the items of a list of objects, each with a label, and maybe a count, in it."""
         items = self._view.items
         count = self._view.count
-        of_list = Path(steps)
-        elements = _value_at(record, steps)
+        of_list = Path(list_steps)
+        elements = _value_at(record, list_steps)
         if self._is_missing(elements):
             return [], []
         if not isinstance(_required(elements, of_list), list):
@@ -301,7 +322,7 @@ class _ViewProjection(Frozen):
                 raise _Rejected(
                     f"field {_name(of_list)} has an item that is not an object"
                 )
-            value = _value_at(element, rest, of_list)
+            value = _value_at(element, label_steps, of_list)
             if self._is_missing(value):
                 continue
             value = _required(value, items)
@@ -310,14 +331,14 @@ class _ViewProjection(Frozen):
             labels.append(self._label(value))
             amount = 1
             if count is not None:
-                given = _value_at(element, count.steps[len(steps) :], of_list)
-                amount = _amount(_required(given, count), count)
+                given = _value_at(element, count.steps[len(list_steps) :], of_list)
+                amount = _checked_count(_required(given, count), count)
             amounts.append(amount)
         return labels, amounts
 
     def _is_missing(self, value: object) -> bool:
         """Return whether a value is absent or null where that means no items."""
-        return self._empty and (value is None or value is _ABSENT)
+        return self._may_lack_items and (value is None or value is _ABSENT)
 
     def _fits(self, value: object) -> bool:
         """Return whether a value is of a type that has a label, or with edges a bucket."""
@@ -326,7 +347,7 @@ class _ViewProjection(Frozen):
         return number_of(value) is not None
 
     def _fault(self, value: object) -> str | None:
-        """Return what is wrong with a value; None if it has a label or a bucket."""
+        """Return what is wrong with an item, as the end of a reason; None if nothing is."""
         if self._fits(value):
             return None if _is_unicode(value) else NOT_UNICODE
         if self._view.edges is None:
@@ -340,7 +361,10 @@ class _ViewProjection(Frozen):
 
 
 def holds(condition: Condition, value: object) -> bool:
-    """Return whether a value, None if absent, meets a condition."""
+    """Return whether a value, None if absent, meets all that a condition asks.
+
+    A value without a label is in no list of values, and one that is no number within no bounds.
+    """
     there = value is not None
     text = _text(value) if isinstance(value, str | int) else None
     number = number_of(value)
@@ -387,7 +411,8 @@ def _value_at(
 ) -> Any:
     """Return the value at a path through objects, `_ABSENT` if there is none.
 
-    `within`, only for messages: the path of the list of which `record` is an element.
+    Rejects an event that has something other than an object or null on the way there. `within`,
+    only for messages: the path of the list of which `record` is an element.
     """
     value: Any = record
     for depth, name in enumerate(steps):
@@ -419,7 +444,7 @@ def _required(value: Any, path: Path) -> Any:
     return value
 
 
-def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
+def _condition_value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
     """Return the value that a condition tests; None if there is none, which is no reject."""
     found: Any = record
     for name in steps:
@@ -427,8 +452,8 @@ def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
     return found
 
 
-def _number(value: object, path: Path) -> float | Decimal:
-    """Return a number, or the one that a text holds; reject the event if there is none."""
+def _checked_number(value: object, path: Path) -> float | Decimal:
+    """Return the number, perhaps in a text, at `path`; reject the event if there is none."""
     number = as_number(value)
     if number is None or number_of(number) is None:
         raise _Rejected(f"field {_name(path)} is {_number_fault(value)}")
@@ -439,8 +464,8 @@ def _number_fault(value: object) -> str:
     return NO_NUMBER if isinstance(value, str) else "not a number"
 
 
-def _amount(value: object, path: Path) -> int:
-    """Return the count at `path`, with a limit; reject the event if it is no count."""
+def _checked_count(value: object, path: Path) -> int:
+    """Return the count at `path`, at most AMOUNT_MAX; reject the event if it is no count."""
     if _count_fault(value):
         raise _Rejected(f"field {_name(path)} is {_count_fault(value)}")
     return _clamped(value)
@@ -496,8 +521,8 @@ def _name(path: Path) -> str:
 def _longest(event: Event) -> int:
     """Return the length in bytes of the longest user, key or label."""
     texts = [event.user]
-    for seen in event.views:
-        if seen is not None:
-            texts.append(seen.key)
-            texts += [label for label in seen.labels if isinstance(label, str)]
+    for values in event.views:
+        if values is not None:
+            texts.append(values.key)
+            texts += [label for label in values.labels if isinstance(label, str)]
     return max(len(text.encode()) for text in texts)

@@ -7,8 +7,11 @@
                           undeclared events become rejects
 
 A `Reading` goes this way with one part of a batch. An `EventReader`, shared by the threads of a
-worker, takes it to spans, and the `SourceReader` of a source partition to columns. Large batches
-are read in parts, to bound memory.
+worker, takes it to spans (start and stop of each text in the bytes), and the `SourceReader` of a
+source partition to columns. Large batches are read in parts, to bound memory.
+
+A *view* is what a histogram reads of an event: its stream key and its labels. Views with the same
+labels share one *column* of them, and views may share a *key*: `views.Layout` numbers all three.
 
 Reject reasons come from a fixed set and name configuration fields only, never a label, key or time.
 For an implausible time they suggest a unit: seconds read as ms fall in January 1970.
@@ -79,8 +82,9 @@ A = TypeVar("A", bound=np.generic)
 def with_unit(reason: str, time_ms: int, unit: str) -> str:
     """Append the unit to a reason if the time would be plausible in another one."""
     for other, per_second in PER_SECOND.items():
-        read = time_ms * PER_SECOND.get(unit, 0) // per_second
-        if other != unit and PLAUSIBLE_MS[0] <= read < PLAUSIBLE_MS[1]:
+        # An ISO time has no unit, and gets none.
+        other_ms = time_ms * PER_SECOND.get(unit, 0) // per_second
+        if other != unit and PLAUSIBLE_MS[0] <= other_ms < PLAUSIBLE_MS[1]:
             return f"{reason}: {UNIT_WORDS[other]} instead of {unit}?"
     return reason
 
@@ -96,8 +100,8 @@ class Reject:
 class Reading:
     """One part of a batch, from logs to columns. Sensitive; starts and stops index `data`.
 
-    The kernel writes a row for each record, then `add` those of the general reader, and `finish`
-    keeps the valid events, in order. The attributes from `index` on exist from then on.
+    The kernel writes a row for each record, then `add` fills those of the general reader, and
+    `finish` keeps the valid events, in order. The attributes from `index` on exist from then on.
 
     Attributes:
         start, stop: the part's records in the batch.
@@ -108,7 +112,8 @@ class Reading:
         times: int64 (n,), ms since 1970; without views, -1 if unreadable.
         keys: per distinct stream key of the layout, int64 (n, 2), start and stop; None for `$all`.
         users: int64 (n, 2), start and stop; integers as decimal digits. None if not read.
-        first, number: int64 (v, n), first label in the view's column, and label count or UNSEEN.
+        label_starts, label_counts: int64 (v, n), by view: first label of each event in the view's
+            column, and number of labels, or UNSEEN if the view excludes the event.
         labels: per column of the layout, int64 (m, 2), start and stop, or the bucket number first;
             an event's labels may repeat if they are from a list.
         amounts: per column, int64 (m,), the count of each label in its event, at most AMOUNT_MAX;
@@ -120,8 +125,8 @@ class Reading:
     times: Longs
     keys: tuple[Longs | None, ...]
     users: Longs | None
-    first: Longs
-    number: Longs
+    label_starts: Longs
+    label_counts: Longs
     labels: tuple[Longs, ...]
     amounts: tuple[Longs, ...]
     events: Events
@@ -134,7 +139,8 @@ class Reading:
         self._layout = layout
         self._project(logs)
         self.unread: list[int] = np.flatnonzero(logs.status == DECLINED).tolist()
-        # Packed arrays, not lists of objects: a record may have one label per two bytes.
+        # What the general reader adds: its texts, and by column its labels, two numbers each, and
+        # amounts. Packed arrays, not lists of objects: a record may have one label per two bytes.
         columns = range(len(layout.items_of))
         self._texts = bytearray()
         self._more_labels = [array("q") for _ in columns]
@@ -149,7 +155,7 @@ class Reading:
     @property
     def in_any_view(self) -> Bools:
         """Whether at least one view includes each event, bool (n,)."""
-        included: Bools = (self.number != UNSEEN).any(axis=0)
+        included: Bools = (self.label_counts != UNSEEN).any(axis=0)
         return included
 
     @property
@@ -165,19 +171,21 @@ class Reading:
         columns = len(layout.items_of)
         rows = readonly_contiguous(logs.rows)
         ends = readonly_contiguous(logs.ends)
+        # Labels for which there is room in each column: never more than there are log rows, and
+        # always enough for one more event, which has no more labels than log rows.
         longest = int(np.diff(ends, prepend=0).max(initial=0))
         room = min(len(rows), LABELS_EXPECTED * n + longest)
         spans = Spans(
-            logs.status,
-            _longs(n if layout.time_slot >= 0 else 0),
-            _longs(n if layout.user_slot >= 0 else 0, 2),
-            _longs(len(layout.keys), n, 2),
-            _longs(views, n),
-            _longs(views, n),
-            _longs(columns, room, 2),
-            _longs(columns, room),
-            np.zeros(columns, dtype=np.int64),
-            np.zeros(columns, dtype=np.int64),
+            status=logs.status,
+            times=_longs(n if layout.time_slot >= 0 else 0),
+            users=_longs(n if layout.user_slot >= 0 else 0, 2),
+            keys=_longs(len(layout.keys), n, 2),
+            label_starts=_longs(views, n),
+            label_counts=_longs(views, n),
+            labels=_longs(columns, room, 2),
+            amounts=_longs(columns, room),
+            uneven=np.zeros(columns, dtype=np.int64),
+            used=np.zeros(columns, dtype=np.int64),
         )
         written = np.empty(WRITTEN_EXPECTED, dtype=np.uint8)
         read = Logs(readonly_contiguous(logs.data), rows, ends, written)
@@ -191,6 +199,7 @@ class Reading:
             )
             if begin == n:
                 break
+            # It stopped for want of room for labels, or else for `written`.
             if room < len(rows) and int(spans.used.max(initial=0)) + longest > room:
                 room = min(len(rows), 2 * room)
                 spans = spans._replace(
@@ -223,26 +232,28 @@ class Reading:
         if not event.views:
             return
         spans.keys[:, row] = 0
-        labels: dict[int, tuple[int, int]] = {}
-        for view, (seen, key, column) in enumerate(
+        # By column, for the views that share it: the first of the event's labels, and how many.
+        added: dict[int, tuple[int, int]] = {}
+        for view, (values, key, column) in enumerate(
             zip(event.views, layout.key_of, layout.column_of, strict=True)
         ):
-            if seen is None:
-                spans.first[view, row] = 0
-                spans.number[view, row] = UNSEEN
+            if values is None:
+                spans.label_starts[view, row] = 0
+                spans.label_counts[view, row] = UNSEEN
                 continue
             if isinstance(layout.keys[key], Path):
-                spans.keys[key, row] = self._text(seen.key)
-            if column not in labels:
+                spans.keys[key, row] = self._text(values.key)
+            if column not in added:
                 more = self._more_labels[column]
-                first = int(spans.used[column]) + len(more) // 2
-                labels[column] = first, len(seen.labels)
-                for label in seen.labels:
+                # `finish` puts these labels behind the kernel's.
+                start = int(spans.used[column]) + len(more) // 2
+                added[column] = start, len(values.labels)
+                for label in values.labels:
                     more.extend(
                         self._text(label) if isinstance(label, str) else (label, 0)
                     )
-                self._more_amounts[column].extend(seen.amounts)
-            spans.first[view, row], spans.number[view, row] = labels[column]
+                self._more_amounts[column].extend(values.amounts)
+            spans.label_starts[view, row], spans.label_counts[view, row] = added[column]
 
     def _text(self, text: str) -> tuple[int, int]:
         """Append a text of the general reader to the data; return its start and stop."""
@@ -251,7 +262,11 @@ class Reading:
         return start, len(self.data) + len(self._texts)
 
     def finish(self, record_times: Longs, record_keys: Longs) -> None:
-        """Keep the valid events; the records' times and keys stand in where there is no field."""
+        """Keep the valid events: set the attributes from `index` on.
+
+        `record_times` (n,), and start and stop of `record_keys` (n, 2), are used where no field has
+        the time, the stream key or the user.
+        """
         layout = self._layout
         spans = self._spans
         if self._texts:
@@ -278,8 +293,8 @@ class Reading:
         if layout.shape.user is not None:
             of_record = layout.shape.user == RECORD_KEY
             self.users = of_events(record_keys if of_record else spans.users)
-        self.first = of_events(spans.first, 1)
-        self.number = of_events(spans.number, 1)
+        self.label_starts = of_events(spans.label_starts, 1)
+        self.label_counts = of_events(spans.label_counts, 1)
         columns = range(len(layout.items_of))
         self.labels = tuple(
             _joined(spans.labels[column, : spans.used[column]], more)
@@ -304,13 +319,14 @@ class Reading:
 class EventReader(Frozen):
     """Reader of the spans of events, shared by all threads of a worker.
 
-    If the shape has no views, users and times of all events are read, and nothing else.
+    If the shape has no views, users and times of all events are read, and nothing else. A record
+    with a value of more than `max_bytes` is a reject.
     """
 
     def __init__(self, shape: Shape, *, max_bytes: int = 1_000_000) -> None:
         self.layout = Layout(shape)
         self._json = Json(self.layout.tree)
-        self._max = max_bytes
+        self._max_bytes = max_bytes
         self._projection = Projection(shape)
         # By view: whether the record's key is its stream key.
         self._stream_key_is_key = tuple(
@@ -321,19 +337,12 @@ class EventReader(Frozen):
     def read(self, records: Records, fmt: Format | None = None) -> Iterator[Reading]:
         """Yield the events of a batch, at least one part. A `fmt` of None means JSON."""
         with_key = self._with_key(records)
-        # The scanner tries plain records; the others go to the general reader at once.
-        # Of a record without a value, the general reader finds the fault.
-        plain = records.values[:, 1] - records.values[:, 0] <= self._max
+        # The scanner tries plain records; the others, too long or without a key, go to the general
+        # reader at once. It finds the fault of a record without a value, too.
+        plain = records.values[:, 1] - records.values[:, 0] <= self._max_bytes
         if with_key is not None:
             plain &= with_key
         return self._parts(records, fmt, with_key, plain)
-
-    def read_general(
-        self, records: Records, fmt: Format | None = None
-    ) -> Iterator[Reading]:
-        """As `read`, with the general reader for every record."""
-        nothing = np.zeros(len(records), dtype=np.bool_)
-        return self._parts(records, fmt, self._with_key(records), nothing)
 
     def decode_all(
         self, records: Records, row: int, fmt: Format | None = None
@@ -341,13 +350,17 @@ class EventReader(Frozen):
         """Return a record with all fields (Protobuf: wanted ones), or raise ValueError(reason)."""
         if fmt is None:
             return self._json.decode_all(records.value(row) or b"")
+        # A batch of one record, of which nothing is scanned.
         nothing = np.zeros(1, dtype=np.bool_)
         return next(
             fmt.scan(records.data, records.values[row : row + 1], nothing)
         ).decode(0)
 
     def _with_key(self, records: Records) -> Bools | None:
-        """Return a mask of the records with a valid label as key; None if all pass or none must."""
+        """Return a mask (n,) of the records with a valid label as key.
+
+        None if all have one, or no record needs one: the key is neither user nor stream key.
+        """
         if not self._user_is_key and not any(self._stream_key_is_key):
             return None
         data = readonly_contiguous(records.data)
@@ -362,34 +375,38 @@ class EventReader(Frozen):
         with_key: Bools | None,
         plain: Bools,
     ) -> Iterator[Reading]:
-        """Yield the parts of a batch; the general reader reads what is not `plain` or declined."""
+        """Yield the parts of a batch; the general reader reads what is not `plain` or declined.
+
+        `with_key` is as `_with_key` returns it.
+        """
         for logs in (fmt or self._json).scan(records.data, records.values, plain):
             reading = Reading(self.layout, logs)
             for row in reading.unread:
-                at = reading.start + row
-                event = self._event(records, at, logs.decode)
-                lacks_key = with_key is not None and not with_key[at]
+                index = reading.start + row
+                event = self._event(records, index, logs.decode)
+                lacks_key = with_key is not None and not with_key[index]
                 if lacks_key and isinstance(event, Event) and self._needs_key(event):
                     event = "record key is no label"
                 reading.add(row, event)
             part = slice(reading.start, reading.stop)
             keys = records.keys[part]
             if with_key is not None:
+                # An invalid key that no view needs is read as "".
                 keys = np.where(with_key[part, None], keys, 0)
             reading.finish(records.times[part], keys)
             yield reading
 
     def _event(
-        self, records: Records, at: int, decode: Callable[[int], object]
+        self, records: Records, index: int, decode: Callable[[int], object]
     ) -> Event | str:
         """Return the general reader's event of a record, or the reason why it is a reject."""
-        start, stop = records.values[at].tolist()
+        start, stop = records.values[index].tolist()
         if start < 0:
             return "no value"
-        if stop - start > self._max:
+        if stop - start > self._max_bytes:
             return "record too large"
         try:
-            decoded = decode(at)
+            decoded = decode(index)
         except ValueError as reason:
             return str(reason)
         return self._projection.event(decoded)
@@ -405,7 +422,11 @@ class EventReader(Frozen):
 
 
 class SourceReader:
-    """Reads the batches of one source partition, in order. Not thread-safe."""
+    """Reads the batches of one source partition, in order, and refuses events. Not thread-safe.
+
+    Refused are events dated before `earliest_ms`, of stream keys that are not declared, and with a
+    `placement` those of users whose records belong in another partition.
+    """
 
     def __init__(
         self,
@@ -421,7 +442,9 @@ class SourceReader:
         self._fmt = fmt
         self._earliest_ms = earliest_ms
         layout = reader.layout
-        self._names = [Names() for _ in layout.keys]
+        # By key of the layout: the names of its stream keys, and how many are declared, or None
+        # where all are served. The declared ones have the first codes.
+        self._key_names = [Names() for _ in layout.keys]
         self._declared: list[int | None] = [None for _ in layout.keys]
         for key in range(len(layout.keys)):
             views = zip(layout.names, layout.key_of, strict=True)
@@ -429,18 +452,18 @@ class SourceReader:
             # Undeclared keys are rejects only if every view of this key declares its own.
             given = [keys for keys in served if keys is not None]
             if len(given) == len(served):
-                first = frozenset().union(*given)
-                self._declared[key] = len(first)
-                self._names[key] = Names(first)
-        # Columns of one field share a vocabulary.
+                declared_keys = frozenset().union(*given)
+                self._declared[key] = len(declared_keys)
+                self._key_names[key] = Names(declared_keys)
+        # By column: columns of one field share a vocabulary.
         of_fields: dict[Path, Names] = {}
-        self._labels = [
+        self._label_names = [
             of_fields.setdefault(items.path, Names())
             if items.edges is None
             else Names(Buckets(items.edges).labels)
             for items in layout.items_of
         ]
-        self._encoders = [LabelEncoder(names) for names in self._labels]
+        self._encoders = [LabelEncoder(names) for names in self._label_names]
 
     def read(self, records: Records, latest_ms: int | None = None) -> Iterator[Reading]:
         """Read a batch part by part; reject events after `latest_ms`: they would close ticks."""
@@ -458,46 +481,49 @@ class SourceReader:
         """Encode the events as columns of codes; add those refused here to the rejects."""
         layout = self._reader.layout
         keys = [self._key_codes(key, reading) for key in range(len(layout.keys))]
-        for names in self._labels:
+        for names in self._label_names:
             names.begin()
-        labels = [self._codes(column, reading) for column in range(len(self._labels))]
+        columns = range(len(self._label_names))
+        labels = [self._codes(column, reading) for column in columns]
         refused = self._refused(reading, keys, latest_ms)
         users = None
         if reading.users is not None:
             users = user_digests(reading.data, reading.users)
         index = reading.index
         times = reading.times
-        good = None
+        # The accepted events; None: all.
+        accepted = None
         if refused.any():
-            bad = np.flatnonzero((refused != 0) & (refused != _PASSED_OVER))
+            rejected = np.flatnonzero((refused != 0) & (refused != _PASSED_OVER))
             rows = zip(
-                index[bad].tolist(),
-                refused[bad].tolist(),
-                times[bad].tolist(),
+                index[rejected].tolist(),
+                refused[rejected].tolist(),
+                times[rejected].tolist(),
                 strict=True,
             )
             reading.rejects += [
                 Reject(row, self._reason(why, time)) for row, why, time in rows
             ]
             reading.rejects.sort(key=lambda reject: reject.index)
-            good = np.flatnonzero(refused == 0)
-            index = index[good]
-            times = times[good]
-            users = None if users is None else users[good]
+            accepted = np.flatnonzero(refused == 0)
+            index = index[accepted]
+            times = times[accepted]
+            users = None if users is None else users[accepted]
         views: dict[str, EventColumns] = {}
-        for column in range(len(labels)):
-            views.update(self._columns(column, reading, keys, labels[column], good))
+        for column in columns:
+            views.update(self._columns(column, reading, keys, labels[column], accepted))
         reading.events = Events(
             index, times, users, {name: views[name] for name in layout.names}
         )
         return reading
 
     def _key_codes(self, key: int, reading: Reading) -> Codes:
-        """Return the code of every event's stream key, int32 (n,)."""
-        names = self._names[key]
+        """Return the code of every event's stream key, int32 (n,), by `key` of the layout."""
+        names = self._key_names[key]
         places = reading.keys[key]
         names.begin()
         if places is None:
+            # "$all": every event has the same one.
             code = names.vocabulary.code_of(ALL_STREAM_KEY)
             return np.full(len(reading), code, dtype=np.int32)
         return names.vocabulary.codes(reading.data, places)
@@ -507,12 +533,17 @@ class SourceReader:
         labels = reading.labels[column]
         if self._reader.layout.items_of[column].edges is not None:
             return labels[:, 0].astype(np.int32)
-        return self._labels[column].vocabulary.codes(reading.data, labels)
+        return self._label_names[column].vocabulary.codes(reading.data, labels)
 
     def _refused(
         self, reading: Reading, keys: list[Codes], latest_ms: int | None
     ) -> NDArray[np.int8]:
-        """Return the index in `_REASONS` (or _PASSED_OVER) for each event, 0 if accepted."""
+        """Return for each event, int8 (n,), the first reason against it.
+
+        That is 0 if it is accepted, else an index in `_REASONS`, or _PASSED_OVER for a wrong time
+        of an event that no view includes. `keys` are the codes of the events' stream keys, by key
+        of the layout.
+        """
         refused = np.zeros(len(reading), dtype=np.int8)
         times = reading.times
         if self._placement is not None and reading.users is not None:
@@ -526,11 +557,12 @@ class SourceReader:
         if latest_ms is not None and int(times.max(initial=0)) > latest_ms:
             late = (times > latest_ms) & (refused == 0)
             refused[late] = np.where(reading.in_any_view[late], _AHEAD, _PASSED_OVER)
-        for number, key in zip(reading.number, self._reader.layout.key_of, strict=True):
+        key_of_view = self._reader.layout.key_of
+        for counts, key in zip(reading.label_counts, key_of_view, strict=True):
             declared = self._declared[key]
             # Declared keys have the first codes.
             if declared is not None and int(keys[key].max(initial=0)) >= declared:
-                undeclared = (number != UNSEEN) & (keys[key] >= declared)
+                undeclared = (counts != UNSEEN) & (keys[key] >= declared)
                 refused[undeclared & (refused == 0)] = _NOT_DECLARED
         return refused
 
@@ -550,50 +582,55 @@ class SourceReader:
         reading: Reading,
         keys: Sequence[Codes],
         labels: Codes,
-        good: Longs | None,
+        accepted: Longs | None,
     ) -> Iterator[tuple[str, EventColumns]]:
-        """Yield the columns of views that share a column of labels, deduplicated once for all."""
+        """Yield name and columns of each view with this column of labels.
+
+        Labels are deduplicated once for all these views, of the events that any of them includes.
+        `keys` are the codes of stream keys by key of the layout, `labels` those of the column.
+        """
         layout = self._reader.layout
         views = [view for view, of in enumerate(layout.column_of) if of == column]
-        firsts = [_kept(reading.first[view], good) for view in views]
-        numbers = [_kept(reading.number[view], good) for view in views]
-        first = firsts[0]
-        number = numbers[0]
-        for other_first, other in zip(firsts[1:], numbers[1:], strict=True):
-            if int(number.min(initial=0)) > UNSEEN:
-                break
+        view_starts = [_select(reading.label_starts[view], accepted) for view in views]
+        view_counts = [_select(reading.label_counts[view], accepted) for view in views]
+        starts = view_starts[0]
+        counts = view_counts[0]
+        for other_starts, other in zip(view_starts[1:], view_counts[1:], strict=True):
+            if int(counts.min(initial=0)) > UNSEEN:
+                break  # the views so far include all events
             # All views that include an event share the location of its labels.
-            first = np.where(number == UNSEEN, other_first, first)
-            number = np.maximum(number, other)
+            starts = np.where(counts == UNSEEN, other_starts, starts)
+            counts = np.maximum(counts, other)
         shared = None
-        for view, of_view in zip(views, numbers, strict=True):
+        for view, own_counts in zip(views, view_counts, strict=True):
             key = layout.key_of[view]
-            codes = _kept(keys[key], good)
-            names = self._names[key].vocabulary
+            codes = _select(keys[key], accepted)
+            names = self._key_names[key].vocabulary
             if shared is None:
                 repeated = ADDED_UP if layout.items_of[column].sum is None else FIRST
                 shared = self._encoders[column].columns(
                     codes,
                     names,
-                    first,
-                    number,
+                    starts,
+                    counts,
                     labels,
                     reading.amounts[column],
                     repeated=repeated,
                 )
-            if of_view is number:
+            if own_counts is counts:
+                # No other view had to add events to the first one's.
                 yield layout.names[view], shared
             else:
-                included = of_view != UNSEEN
+                included = own_counts != UNSEEN
                 yield (
                     layout.names[view],
                     replace(shared, keys=codes, key_names=names, included=included),
                 )
 
 
-def _kept(column: NDArray[A], good: Longs | None) -> NDArray[A]:
-    """Select the accepted events; None means all."""
-    return column if good is None else column[good]
+def _select(column: NDArray[A], events: Longs | None) -> NDArray[A]:
+    """Return the rows of these events; None means all."""
+    return column if events is None else column[events]
 
 
 def _longs(*shape: int) -> Longs:

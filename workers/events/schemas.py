@@ -77,7 +77,7 @@ class SchemaWaiter(Protocol):
 
 
 class AlwaysOpen:
-    """A waiter that is never closed."""
+    """A waiter that is never closed, and whose progress nobody watches."""
 
     def check_open(self) -> None: ...
 
@@ -111,7 +111,14 @@ class _UnknownId(Exception):
 
 @dataclass(slots=True)
 class _Request:
-    """A pending request for one id; its thread runs as long as a caller waits."""
+    """A pending request for one id; its thread runs as long as a caller waits.
+
+    Attributes:
+        done: set when the thread ends.
+        schema: the answer; None, if the request was `answered`: the id is unknown.
+        answered: False at the end if nobody waited any more.
+        waiting: number of callers.
+    """
 
     done: threading.Event = field(default_factory=threading.Event)
     schema: Schema | None = None
@@ -120,10 +127,15 @@ class _Request:
 
 
 def _bound_answers(client: Any) -> None:
-    """Make a client give up answers that are too long or too late; on its own it reads any."""
+    """Make a client give up answers that are too long or too late; on its own it reads any.
+
+    A compressed answer could grow beyond the bound after it is counted, so none is taken.
+    """
     import httpx2 as httpx
 
     class Bounded(httpx.SyncByteStream):
+        """The bytes of an answer; raises instead of going beyond _ANSWER_BYTES_MAX or _ANSWER_S."""
+
         def __init__(self, stream: httpx.SyncByteStream) -> None:
             self._stream = stream
 
@@ -172,11 +184,12 @@ class Registry:
         self._lock = threading.Lock()
         self._known: dict[int, Schema] = {}
         self._requests: dict[int, _Request] = {}
-        # Expiry time by unknown id.
+        # Expiry time by unknown id, in this order.
         self._unknown: OrderedDict[int, float] = OrderedDict()
+        # Until then, nobody waits for unknown ids.
         self._impatient_until_s = 0.0
-        # Start of the outage, by id that waits for an answer.
-        self._away: dict[int, float] = {}
+        # By id of which the registry says nothing: since when.
+        self._silent_since: dict[int, float] = {}
 
     def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema | None:
         """Wait for a schema and return it, None if unknown; `waiting` may raise ShardClosed."""
@@ -205,12 +218,16 @@ class Registry:
             finally:
                 with self._lock:
                     request.waiting -= 1
-            # Otherwise the request ended for lack of callers just as this thread began to wait.
+            # Otherwise the request ended for lack of callers just as this thread began to wait: ask
+            # once more.
             if request.answered:
                 return request.schema
 
     def _is_unknown(self, schema_id: int) -> bool:
-        """Return whether an id was unknown within the last minute, or too many were."""
+        """Return whether an id was unknown within the last minute, or too many were. Forgets older.
+
+        The caller holds the lock.
+        """
         now = time.monotonic()
         while self._unknown and next(iter(self._unknown.values())) <= now:
             self._unknown.popitem(last=False)
@@ -229,7 +246,7 @@ class Registry:
                     return
                 except _UnknownId:
                     self._note_answer(schema_id)
-                    if self._given_up(schema_id, begun):
+                    if self._give_up(schema_id, begun):
                         request.answered = True
                         return
                 except Exception as error:  # noqa: BLE001
@@ -271,7 +288,10 @@ class Registry:
     def _add_references(
         self, schema: Any, found: dict[str, Reference], above: set[str]
     ) -> None:
-        """Add references, dependencies first; those `above`, in a cycle, are added once."""
+        """Add a schema's references to `found`, by name, dependencies first.
+
+        `above` are the names through which this schema was reached: a cycle ends there.
+        """
         for each in schema.references or ():
             if each.name in found or each.name in above:
                 continue
@@ -284,9 +304,9 @@ class Registry:
     def _note_outage(self, schema_id: int, error: Exception) -> None:
         """Warn once per outage, whatever the number of records and schemas."""
         with self._lock:
-            first = not self._away
-            self._away.setdefault(schema_id, time.monotonic())
-        if first:
+            begins = not self._silent_since
+            self._silent_since.setdefault(schema_id, time.monotonic())
+        if begins:
             self._waits.inc()
             # Brief, and without text that a server may have sent.
             status = getattr(error, "http_status_code", None)
@@ -304,22 +324,25 @@ class Registry:
     def _note_answer(self, schema_id: int) -> None:
         """Note that the registry answers about an id; log it once none waits any more."""
         with self._lock:
-            since = self._away.pop(schema_id, None)
-            last = since is not None and not self._away
-        if last and since is not None:
+            since = self._silent_since.pop(schema_id, None)
+            still_silent = bool(self._silent_since)
+        if since is not None and not still_silent:
             logger.info(
                 "the schema registry answers again, after %.1f s; reading continues",
                 time.monotonic() - since,
             )
 
-    def _given_up(self, schema_id: int, begun: float) -> bool:
-        """Return whether to stop asking for an unknown id (see the module)."""
+    def _give_up(self, schema_id: int, begun: float) -> bool:
+        """Note that an id is unknown, and return True, if it was asked for long enough.
+
+        That is `patience_s` since `begun`, or at once for some time after such a wait in vain.
+        """
         now = time.monotonic()
         with self._lock:
-            over = now - begun >= self._patience_s
-            if not over and now >= self._impatient_until_s:
+            in_vain = now - begun >= self._patience_s
+            if not in_vain and now >= self._impatient_until_s:
                 return False
-            if over:
+            if in_vain:
                 self._impatient_until_s = now + _IMPATIENCE * self._patience_s
             self._unknown[schema_id] = now + _FORGOTTEN_S
         logger.warning(

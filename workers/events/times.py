@@ -62,7 +62,10 @@ def _is_number(value: object) -> TypeGuard[int | float | Decimal]:
 
 
 def _since_1970(value: object, unit: str) -> int | None:
-    """Convert a number in a unit to ms, rounded down, as exactly as the number is written."""
+    """Convert a number in a unit to ms, rounded down, as exactly as the number is written.
+
+    Returns None if it is no number, negative, or too large for any time.
+    """
     if not _is_number(value) or value < 0:
         return None
     if isinstance(value, int):
@@ -70,10 +73,12 @@ def _since_1970(value: object, unit: str) -> int | None:
     if not value <= TIME_MAX_MS * PER_SECOND["ns"]:
         return None  # infinite, NaN, or far beyond
     if unit != "s":
+        # Its fraction is less than a ms.
         return int(value) * 1000 // PER_SECOND[unit]
     if isinstance(value, Decimal):
         return int(value.quantize(_MILLI, ROUND_FLOOR, _EXACT).scaleb(3, _EXACT))
-    # Binary formats hold only the nearest float: round to the microsecond first.
+    # A float, as binary formats hold it, may lie just below the ms that was written: round to the
+    # microsecond first.
     return round(value * 1e6) // 1000
 
 
@@ -82,6 +87,7 @@ def _iso(value: object) -> int | None:
     parts = _ISO.fullmatch(value) if isinstance(value, str) else None
     if parts is None:
         return None
+    # Groups 2 and 6 are the separators of the date and of the time of day.
     year, month, day, hour, minute, second = (
         int(parts[n] or 0) for n in (1, 3, 4, 5, 7, 8)
     )
@@ -108,16 +114,21 @@ def _iso(value: object) -> int | None:
         )
     except ValueError:
         return None
-    since = (moment - _EPOCH) // timedelta(seconds=1)
-    if leaps and since % 86_400 != 86_399:
+    since_s = (moment - _EPOCH) // timedelta(seconds=1)
+    # A leap second is the last one of a day in UTC.
+    if leaps and since_s % 86_400 != 86_399:
         return None
-    since += 86_400 * ends_day + leaps
-    return since * 1000 + int(fraction[:3].ljust(3, "0"))
+    since_s += 86_400 * ends_day + leaps
+    return since_s * 1000 + int(fraction[:3].ljust(3, "0"))
 
 
 def why_no_time(value: object, unit: str) -> str:
-    """Return what an invalid time is instead, as the end of a reject reason from a fixed set."""
+    """Return what a value that is no time in `unit` seems to be, such as ": seconds?".
+
+    It is the end of a reject reason: one of a fixed set, "" if there is no guess.
+    """
     number = number_in(value) if isinstance(value, str) else value
+    # The units in which it would be a time of this century.
     likely = [
         word
         for other, word in UNIT_WORDS.items()
@@ -141,9 +152,7 @@ def _why_not_iso(text: str) -> str:
     """Return why a text is no ISO time that is read, as the end of a reject reason."""
     if _ISO.fullmatch(text):
         return ": no such date, time or offset"
-    whys = (why for form, why in _REFUSED if form.fullmatch(text))
-    found = next(whys, None)
-    return "" if found is None else f": {found}"
+    return next((f": {why}" for form, why in _REFUSED if form.fullmatch(text)), "")
 
 
 def _plausible(value: object, unit: str) -> bool:

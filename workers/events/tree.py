@@ -24,7 +24,8 @@ class Wanted:
         steps: names on the way to it.
         list_at: number of names before `[]`; None without one.
         slot, list_slot: of its value, and of the list that `[]` goes through.
-        many: items without `[]`: a list of labels or an object of counts is opened there.
+        many: whether these are items without `[]`: a list of labels or an object of counts there
+            is opened, so that each label has a row in the log.
     """
 
     steps: tuple[str, ...]
@@ -53,21 +54,24 @@ class Node:
 
 
 def build(wanted: Sequence[Wanted], depth: int = 0, *, of_list: bool = False) -> Node:
-    """Build the node below the first `depth` names; with `of_list`, that of its list's elements.
+    """Build the node at the place that all `wanted` fields share: their first `depth` names.
 
+    With `of_list`, the node of the elements of a list there: the fields' `[]` is behind them.
     Wanted fields at one place share a slot, and `[]` at one place shares a list slot.
     """
+    # A field is in the elements of a list here, or it is the value here, or in a child of it.
     listed = [each for each in wanted if each.list_at == depth and not of_list]
-    here = [each for each in wanted if each.list_at != depth or of_list]
-    ends = [each for each in here if len(each.steps) == depth]
+    unlisted = [each for each in wanted if each.list_at != depth or of_list]
+    values = [each for each in unlisted if len(each.steps) == depth]
     below: dict[str, list[Wanted]] = {}
-    for each in here:
+    for each in unlisted:
         if len(each.steps) > depth:
             below.setdefault(each.steps[depth], []).append(each)
+    children = {name: build(fields, depth + 1) for name, fields in below.items()}
     return Node(
-        ends[0].slot if ends else NO_SLOT,
-        any(each.many for each in ends),
-        MappingProxyType({name: build(of, depth + 1) for name, of in below.items()}),
-        build(listed, depth, of_list=True) if listed else None,
-        listed[0].list_slot if listed else NO_SLOT,
+        slot=values[0].slot if values else NO_SLOT,
+        many=any(value.many for value in values),
+        children=MappingProxyType(children),
+        elements=build(listed, depth, of_list=True) if listed else None,
+        list_slot=listed[0].list_slot if listed else NO_SLOT,
     )

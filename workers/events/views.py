@@ -4,7 +4,10 @@ A *view* is the input of one histogram: stream key, items, counts, conditions an
 of its sums. Views with the same items, counts, buckets and sums share one *column* of labels. A
 `Layout` is a shape of events in this form: the fields that scanners log, and the `Program` that
 `project_views` runs on the logs. The kernel declines every event that it is unsure of to the
-general reader (`events.project`), and accepts none in part.
+general reader (`events.project`), and accepts none in part. It is unsure where it knows a number
+only between two floats, and these do not agree about a condition, bucket or step.
+
+In steps: a sum adds up numbers from `from` to `to`, rounded to multiples of `step` above `from`.
 
 Indices are not bounds-checked (162 ns per event of five views, 198 with checks): slots come from
 the layout, logs with too few rows for a list or object are declined, and the output has room for a
@@ -66,23 +69,29 @@ READ = 0
 SKIPPED = 1
 # The label count of an event that the view excludes.
 UNSEEN = -1
-# Half of the digits of PART.
+# Splits a PART in two factors of eight digits, whose products fit in 64 bits.
 LOW_PART = 10**8
 # Columns of `views`; COLUMN is the view's row in `columns`.
 VIEW_KEY, COLUMN, CONDITION, CONDITIONS_STOP = range(4)
 VIEW_COLUMNS = 4
-# Columns of `columns`; slots are NOWHERE if not a field.
+# Columns of `columns`: the slots of the items, of the list of objects that has them, and of their
+# count or number, NOWHERE without one. The others are flags: one value is no list of items
+# (ONLY_LIST); labels are numbers of buckets, between edges[EDGE:EDGES_STOP] (BUCKETS); amounts are
+# numbers in steps (SUMS); there is one count or number for all items of an event (OF_EVENT).
 ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP, SUMS, OF_EVENT = range(9)
 COLUMN_COLUMNS = 9
-# Of a column of sums, whose COUNT is a number (OF_EVENT: one for the event, not beside each item):
-# `from`, `step`, R, and a bound on the error of a number in steps, computed in floats.
+# Columns of `sums`: `from`, `step`, the number of steps from `from` to `to`, and a bound on the
+# error of a number in steps that is computed in floats.
 LEAST, STEP, STEPS, STEPS_ERROR = range(4)
-# The same in whole numbers, as `log_values.decimal_parts`: `from`, and half a step. Where every
-# edge between steps has at most 15 digits, both in units of 10^-DIGITS too, else DIGITS is -1.
+# Columns of `exact_sums`: `from` and half a step, each as a whole number and parts of 1 / PART.
+# Where every edge between steps has at most 15 digits, both in units of 10^-DIGITS too, else DIGITS
+# is -1.
 FROM_WHOLE, FROM_PART, HALF_WHOLE, HALF_PART, FROM_UNITS, HALF_UNITS, DIGITS = range(7)
 EXACT_COLUMNS = 7
-# Columns of `conditions`; operands: rows FIRST to LAST of `words`, a row of `reals`, or 1 or 0.
+# Columns of `conditions`: the slot of a field, what is asked of it, and the operand. That is for IN
+# and NOT_IN words[FIRST:LAST], for AT_LEAST and AT_MOST reals[FIRST], for EXISTS a FIRST of 1 or 0.
 FIELD, ASKS, FIRST, LAST = range(4)
+CONDITION_COLUMNS = 4
 IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = range(5)
 
 
@@ -101,11 +110,11 @@ class Logs(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The wanted fields and views; see the columns above.
+    """The wanted fields and views as tables, whose columns are named above.
 
     Slots are negative if not a field; `key_slots` has one per distinct key. `words`, int64 (x, 2),
     has start and stop in `text` of the words of all conditions, `reals` their bounds, `edges` the
-    bucket edges of all views. `empty`: an absent or null item means no items.
+    bucket edges of all views. `empty`: an absent or null item means no items, and is no reject.
     """
 
     time_slot: int
@@ -131,9 +140,11 @@ class Spans(NamedTuple):
         status: int8 (n,), in: DECLINED by the scanner; out: READ, SKIPPED or DECLINED.
         times: int64 (n,), ms.
         users, keys: int64 (n, 2) and (k, n, 2), start and stop; (0, 0) for a key no view needs.
-        first, number: int64 (v, n), first label and label count of each event, or UNSEEN.
+        label_starts, label_counts: int64 (v, n), by view: an event's first label in the view's
+            column, and how many it has, or UNSEEN.
         labels: int64 (c, room, 2), start and stop; for buckets, the bucket number comes first.
-        amounts: int64 (c, room), count of each label in its event; written if `uneven`.
+        amounts: int64 (c, room), count of each label in its event, or its number in steps; written
+            if `uneven`.
         uneven: int64 (c,), set to 1 at the first amount other than 1.
         used: int64 (c,), labels in each column; advanced.
     """
@@ -142,8 +153,8 @@ class Spans(NamedTuple):
     times: Longs
     users: Longs
     keys: Longs
-    first: Longs
-    number: Longs
+    label_starts: Longs
+    label_counts: Longs
     labels: Longs
     amounts: Longs
     uneven: Longs
@@ -151,7 +162,10 @@ class Spans(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where one column's labels of an event go; `uneven` (1,)."""
+    """Where one column's labels of an event go: rows of the tables of `Program` and `Spans`.
+
+    All are those of this column; `uneven` (1,) is part of the whole, so that it can be set.
+    """
 
     column: Longs
     sums: Floats
@@ -171,9 +185,10 @@ def is_listed(
     first_word: int,
     words_stop: int,
 ) -> bool:
-    """Return whether a value, in label form, is one of the condition's words.
+    """Return whether the value in log row `row`, in label form, is one of a condition's words.
 
-    Those are words[first_word:words_stop].
+    Those are words[first_word:words_stop]. Label form is how the value is written as a label: 5 is
+    "5". A number's or boolean's is written behind the `written_used` bytes in use, and dropped.
     """
     start = logs.rows[row, START]
     stop = logs.rows[row, STOP]
@@ -202,7 +217,10 @@ def is_listed(
 def check_condition(
     logs: Logs, written_used: int, row: int, condition: Longs, program: Program
 ) -> int:
-    """Return 1 if a condition holds, 0 if not, DECLINED if unsure; a `row` of -1 means absent."""
+    """Return 1 if a condition holds for the value in log row `row`, 0 if not, DECLINED if unsure.
+
+    A `row` of -1 means that the field is absent. `condition` is a row of `conditions`.
+    """
     asks = condition[ASKS]
     first = condition[FIRST]
     last = condition[LAST]
@@ -214,6 +232,7 @@ def check_condition(
     if asks in (IN, NOT_IN):
         found = is_listed(logs, written_used, row, program, first, last)
         return int(found == (asks == IN))
+    # The number lies between `low` and `high`: sure is only what holds for both, or for none.
     low, high, is_number = number_bounds(logs.data, logs.rows, row)
     if not is_number:
         return 0
@@ -250,10 +269,11 @@ def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
 
 @kernel_part
 def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> int:
-    """Return a sum's number in steps, which is from `least` to `most`; -1 if unsure.
+    """Return a sum's number, in log row `row`, rounded to steps; -1 if unsure.
 
-    Decides in whole numbers where `amount_of` cannot in floats: searches for the largest k with
-    from + (2k - 1) step / 2 at most the number. `exact` is the sum's row of FROM_WHOLE ...
+    The caller knows that it is from `least` to `most` steps, but floats cannot tell which. Decides
+    in whole numbers: a bisection for the largest k with from + (2k - 1) step / 2 at most the
+    number, as halves of a step round up. `exact` is the sum's row of `exact_sums`.
 
     A float counts as its shortest decimal. That is at least an edge of at most 15 digits if the
     float is at least the edge's nearest float: no other decimal of so few digits has the same.
@@ -298,10 +318,11 @@ def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> in
 
 @kernel_inline
 def amount_of(logs: Logs, row: int, to: Target) -> int:
-    """Return an item's count or, in a column of sums, its number in steps; -1 if unsure.
+    """Return the count in log row `row` or, in a column of sums, the number in steps; -1 if unsure.
 
     The number in steps, before rounding, is between (low - from) / step - e and
     (high - from) / step + e, with bounds low and high on its nearest float and e = STEPS_ERROR.
+    If both round to the same step, it is that one.
     """
     if to.column[SUMS] == 0:
         return item_count(logs.data, logs.rows, row)
@@ -312,7 +333,8 @@ def amount_of(logs: Logs, row: int, to: Target) -> int:
     step = to.sums[STEP]
     steps_max = to.sums[STEPS]
     error = to.sums[STEPS_ERROR]
-    # Clamped, at 0 too, before they are rounded down: numbers may be infinite.
+    # Rounded: half a step is added, then the fraction cut off. Clamped before, at 0 too: numbers
+    # may be infinite.
     lower = min(max((low - from_) / step - error + 0.5, 0.0), steps_max)
     upper = min(max((high - from_) / step + error + 0.5, 0.0), steps_max)
     least = int(lower)
@@ -358,7 +380,7 @@ def add_item(
 
 @kernel_inline
 def find_slot(log: Longs, row: int, stop: int, slot: int) -> int:
-    """Return the first row from `row` on, itself included, of this slot; `stop` if none."""
+    """Return the first log row from `row` on, itself included, of this slot; `stop` if none."""
     while row < stop and log[row, SLOT] != slot:
         row += 1
     return row
@@ -376,10 +398,14 @@ def add_elements(
 ) -> tuple[int, int]:
     """Add the items of a list of objects; return bytes used in `written`, or DECLINED, and labels.
 
-    `of_event` is the amount of every item, unless one stands beside each.
+    `of_event` is the amount of every item, unless one stands beside each. The list's log begins in
+    `row`, its event's ends before `stop`. The n-th row with the slot of the items belongs to the
+    n-th object, as does the n-th with that of the counts: where an object lacks its row, the rows
+    run out before the objects, and the event is declined.
     """
     log = logs.rows
     column = to.column
+    # Where the next item and the next count are looked for.
     item = row + 1
     count = row + 1
     for _ in range(log[row, START]):
@@ -416,7 +442,7 @@ def add_value(
 
     The log of the value begins in `row`, and that of its event ends before `stop`. `of_event` is
     the amount of every item, unless a map states them. Returns bytes used in `written`, or
-    DECLINED, and labels. What is declined, the general reader decides on.
+    DECLINED to the general reader, and labels.
     """
     log = logs.rows
     column = to.column
@@ -472,7 +498,18 @@ def project_views(
     `added`, int64 (c,), the labels that it adds to each column, UNSEEN before any view looks.
     """
     data, log, ends, written = logs
-    status, times, users, keys, first, number, labels, amounts, uneven, used = out
+    (
+        status,
+        times,
+        users,
+        keys,
+        label_starts,
+        label_counts,
+        labels,
+        amounts,
+        uneven,
+        used,
+    ) = out
     key_slots = program.key_slots
     views = program.views
     columns = program.columns
@@ -535,8 +572,8 @@ def project_views(
         included = len(views) == 0
         for view in range(len(views)):
             column = views[view, COLUMN]
-            number[view, event] = UNSEEN
-            first[view, event] = used[column]
+            label_counts[view, event] = UNSEEN
+            label_starts[view, event] = used[column]
 
             # One unsure condition declines the event, whatever the others say.
             holds = 1
@@ -561,7 +598,7 @@ def project_views(
 
             # The labels of a column are written once, however many views share them.
             if added[column] != UNSEEN:
-                number[view, event] = added[column]
+                label_counts[view, event] = added[column]
                 continue
             source = columns[column]
             is_uneven = uneven[column : column + 1]
@@ -600,7 +637,7 @@ def project_views(
                 status[event] = DECLINED
                 written_stop = written_used
             added[column] = labels_used - used[column]
-            number[view, event] = added[column]
+            label_counts[view, event] = added[column]
 
         # An event that no view includes still moves the clock, if it has a time.
         if time_slot >= 0:
@@ -646,7 +683,15 @@ def project_views(
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The source of labels and amounts, independent of the views that count them; see `View`."""
+    """The source of a column's labels and amounts, whichever views count them.
+
+    Attributes:
+        path: of the items.
+        count: path of an item's count or, with a `sum`, of the number that is added up; None: each
+            item counts once, or an object of items has their counts.
+        edges: of the buckets whose numbers are the labels; None: the items are.
+        sum: range and step of the numbers; None: items are counted.
+    """
 
     path: Path
     count: Path | None
@@ -658,9 +703,11 @@ class Layout(Frozen):
     """Wanted fields: a tree for the scanners, and the `program` of `project_views`.
 
     Attributes:
+        tree: for scanners; `slots` is the number of its slots.
+        names: of the views; `key_of` and `column_of` have, in this order, the index of a view's
+            stream key in `keys`, and of its labels in `items_of`.
         keys: the distinct stream keys, a path or "$key" or "$all", in the order of `key_slots`.
-        key_of, column_of: index in `keys` and row in `columns`, per view.
-        items_of: the source of each of `columns`.
+        items_of: the source of each column of labels, in the order of the program's `columns`.
     """
 
     tree: Node
@@ -674,44 +721,44 @@ class Layout(Frozen):
         self.key_of = tuple(self.keys.index(view.key) for view in views)
         key_slots = np.array([rows.slot_of(key) for key in self.keys], dtype=np.int64)
         self.time_slot = NO_SLOT if shape.time is None else rows.slot_of(shape.time)
-        self.unit = _UNITS[shape.unit]
         self.user_slot = NO_SLOT if shape.user is None else rows.slot_of(shape.user)
-        of_views = [
-            rows.of_view(*each) for each in zip(views, self.key_of, strict=True)
+        view_rows = [
+            rows.of_view(view, key)
+            for view, key in zip(views, self.key_of, strict=True)
         ]
         self.items_of = tuple(rows.columns)
-        self.column_of = tuple(row[COLUMN] for row in of_views)
+        self.column_of = tuple(row[COLUMN] for row in view_rows)
         lengths = np.array([len(word) for word in rows.words], dtype=np.int64)
         ends = np.cumsum(lengths)
         # Padding lets the last word be compared a machine word at a time as well.
         text = np.frombuffer(b"".join(rows.words) + bytes(WORD), dtype=np.uint8)
         self.program = Program(
-            self.time_slot,
-            self.unit,
-            self.user_slot,
-            read_only(key_slots),
-            longs(of_views, VIEW_COLUMNS),
-            longs([*rows.columns.values()], COLUMN_COLUMNS),
-            longs(rows.conditions, 4),
-            text,
-            read_only(np.stack((ends - lengths, ends), axis=1)),
-            read_only(np.array(rows.reals, dtype=np.float64)),
-            read_only(np.array(rows.edges, dtype=np.float64)),
-            read_only(np.array(rows.sums, dtype=np.float64)).reshape(-1, 4),
-            longs(rows.exact_sums, EXACT_COLUMNS),
-            shape.empty,
+            time_slot=self.time_slot,
+            unit=_UNITS[shape.unit],
+            user_slot=self.user_slot,
+            key_slots=read_only(key_slots),
+            views=longs(view_rows, VIEW_COLUMNS),
+            columns=longs([*rows.columns.values()], COLUMN_COLUMNS),
+            conditions=longs(rows.conditions, CONDITION_COLUMNS),
+            text=text,
+            words=read_only(np.stack((ends - lengths, ends), axis=1)),
+            reals=read_only(np.array(rows.reals, dtype=np.float64)),
+            edges=read_only(np.array(rows.edges, dtype=np.float64)),
+            sums=read_only(np.array(rows.sums, dtype=np.float64)).reshape(-1, 4),
+            exact_sums=longs(rows.exact_sums, EXACT_COLUMNS),
+            empty=shape.empty,
         )
         self.tree = build(list(rows.wanted.values()))
         self.slots = rows.slots
 
 
-def _steps(range_: Sum) -> tuple[float, float, float, float]:
-    """Return a sum's numbers for `amount_of`.
+def _sum_row(range_: Sum) -> tuple[float, float, float, float]:
+    """Return a sum's row of `sums`, from which `amount_of` computes steps in floats.
 
     With M the larger of |from| and |to|: a number v of at most 2 M is off by 2^-53 |v| as a float,
     so are `from` and `step`, and each operation rounds once. In steps that is at most
-    (16 M / step + 4) 2^-53; numbers further out are clamped whatever their error. Where the bound
-    is not small, the general reader decides about every number.
+    (16 M / step + 4) 2^-53, and so below STEPS_ERROR; numbers further out are clamped whatever
+    their error. Where the bound is not small, none is sure: `exact_steps` decides about each.
     """
     least = float(range_.from_)
     step = float(range_.step)
@@ -719,13 +766,14 @@ def _steps(range_: Sum) -> tuple[float, float, float, float]:
     return least, step, float(range_.steps), error if error < 0.25 else math.inf
 
 
-def _exact_steps(range_: Sum) -> list[int]:
-    """Return a sum's row of FROM_WHOLE ... for `exact_steps`."""
+def _exact_sum_row(range_: Sum) -> list[int]:
+    """Return a sum's row of `exact_sums`, from which `exact_steps` computes edges between steps."""
     half = range_.step / 2
     row = [
         *divmod(int(range_.from_.scaleb(PART_DIGITS)), PART),
         *divmod(int(half.scaleb(PART_DIGITS)), PART),
     ]
+    # Digits behind the point of every edge; each edge is from + an odd number of halves.
     digits = max(
         -int(number.as_tuple().exponent) for number in (range_.from_, range_.to, half)
     )
@@ -737,10 +785,12 @@ def _exact_steps(range_: Sum) -> list[int]:
 
 
 class _Rows:
-    """The rows of a program, view by view."""
+    """Builder of a program's rows, and of the wanted fields with their slots, view by view."""
 
     def __init__(self) -> None:
+        # By the steps of a path and its `list_at`.
         self.wanted: dict[tuple[tuple[str, ...], int | None], Wanted] = {}
+        # Slots of lists, by their steps.
         self._lists: dict[tuple[str, ...], int] = {}
         self.columns: dict[Items, list[int]] = {}
         self.conditions: list[tuple[int, int, int, int]] = []
@@ -755,9 +805,13 @@ class _Rows:
         return len(self.wanted) + len(self._lists)
 
     def slot_of(self, field: Path | str, *, many: bool = False) -> int:
-        """Return the slot of a field; with `many`, the items of a list or object there are read."""
+        """Return the slot of a field, the next free one if it is new; not a field: negative.
+
+        With `many`, the items of a list or object there are read.
+        """
         if not isinstance(field, Path):
             return {ALL_KEYS: NOWHERE, RECORD_KEY: RECORD_KEY_SLOT}[field]
+        # A `[]` at the end only says that the items are a list: ONLY_LIST.
         list_at = None if field.list_at == len(field.steps) else field.list_at
         list_slot = (
             NO_SLOT if list_at is None else self._list_slot(field.steps[:list_at])
@@ -772,11 +826,11 @@ class _Rows:
         return slot
 
     def _list_slot(self, steps: tuple[str, ...]) -> int:
-        """Return the slot of a list of objects."""
+        """Return the slot of a list of objects, the next free one if it is new."""
         return self._lists.setdefault(steps, self.slots)
 
     def of_view(self, view: View, key: int) -> list[int]:
-        """Add a view's column and conditions; return its row of VIEW_KEY ..."""
+        """Add a view's column and conditions; return its row of `views`. `key`: see VIEW_KEY."""
         items = Items(view.items, view.number or view.count, view.edges, view.sum)
         if items not in self.columns:
             self.columns[items] = self._of_column(items)
@@ -785,17 +839,17 @@ class _Rows:
         row[COLUMN] = list(self.columns).index(items)
         row[CONDITION] = len(self.conditions)
         for condition in view.where:
-            self._add(condition)
+            self._add_condition(condition)
         row[CONDITIONS_STOP] = len(self.conditions)
         return row
 
     def _of_column(self, items: Items) -> list[int]:
-        """Add the edges or the sum of a column of labels; return its row of ITEMS ..."""
+        """Add the edges or the sum of a column of labels; return its row of `columns`."""
         path = items.path
-        within = path.list_at is not None and path.list_at < len(path.steps)
+        in_objects = path.list_at is not None and path.list_at < len(path.steps)
         row = [NOWHERE] * COLUMN_COLUMNS
-        row[ITEMS] = self.slot_of(path, many=not within)
-        if within:
+        row[ITEMS] = self.slot_of(path, many=not in_objects)
+        if in_objects:
             row[ELEMENTS] = self._list_slot(path.steps[: path.list_at])
         if items.count is not None:
             row[COUNT] = self.slot_of(items.count)
@@ -810,12 +864,12 @@ class _Rows:
             self.sums.append((0.0, 0.0, 0.0, 0.0))
             self.exact_sums.append([0] * EXACT_COLUMNS)
         else:
-            self.sums.append(_steps(items.sum))
-            self.exact_sums.append(_exact_steps(items.sum))
+            self.sums.append(_sum_row(items.sum))
+            self.exact_sums.append(_exact_sum_row(items.sum))
         return row
 
-    def _add(self, condition: Condition) -> None:
-        """Add a row for each thing that a condition asks of its field."""
+    def _add_condition(self, condition: Condition) -> None:
+        """Add a row of `conditions` for each thing that a condition asks of its field."""
         field = self.slot_of(parse(condition.field))
         for asks, given in (
             (IN, condition.in_),

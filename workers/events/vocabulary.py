@@ -1,8 +1,15 @@
 """Vocabulary: a hash table from texts (labels and stream keys) to integer codes.
 
-It uses linear probing and is at most half full. The hash is SipHash-1-3 under a per-process secret,
-so outsiders cannot choose labels that collide. Text positions are checked per block, not at every
-index: a lookup takes 26 ns instead of 95.
+Codes are numbers from 0 on, in order of first occurrence. The table uses linear probing (a text is
+in the slot of its hash, or in the next one that was free) and is at most half full. The hash is
+SipHash-1-3 under a random secret, so outsiders cannot choose labels that collide.
+
+Most texts recur. In a small table, `recent` finds these without the hash: a cache with one row for
+each value of a cheap hash, which holds the last text with that value. In a table larger than the
+processor's caches, `guess_codes` looks up many texts at once instead.
+
+Texts to look up are `places`, int64 (n, 2), their start and stop in `data`. Places are checked per
+block, not at every index: a lookup takes 26 ns instead of 95.
 
 Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 """
@@ -26,10 +33,12 @@ OUTSIDE = -1
 # From this many slots on, the table exceeds a core's own cache and `guess_codes` pays. A text takes
 # 29 ns below this size (41 with guessing), and 62 ns (87 without) at 175,000 texts.
 LARGE = 1 << 18
-# Slots of recent texts. An entry has the first eight bytes, zero-padded; the last eight, 0 if the
-# text is shorter; and the length plus 1, with the code in the lower half.
+# Rows of `recent`, and its columns: the first eight bytes of a text, zero-padded; the last eight,
+# 0 if the text is shorter; and in one word its length plus 1 (so that no text looks like a free
+# row, 0) in the upper half, and its code in the lower.
 RECENT_BITS = 16
 RECENT = 1 << RECENT_BITS
+HEAD, TAIL, SIZE_AND_CODE = range(3)
 RECENT_COLUMNS = 3
 _HALF = np.uint64(32)
 _LOWER = np.uint64(0xFFFFFFFF)
@@ -62,6 +71,7 @@ def sip_round(
 @kernel_part
 def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
     """Return SipHash-1-3 of data[start:stop] under `secret`, uint64 (2,)."""
+    # The four constants are those of the paper.
     v0 = secret[0] ^ np.uint64(0x736F6D6570736575)
     v1 = secret[1] ^ np.uint64(0x646F72616E646F6D)
     v2 = secret[0] ^ np.uint64(0x6C7967656E657261)
@@ -73,14 +83,15 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
         v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
         v0 ^= word
         pos += 8
+    # The last word has the length in its top byte, and the up to seven bytes that are left. They
+    # are cut out of eight bytes if these lie in `data`, by two shifts of half as many bits as
+    # there are to drop: one shift by 64 would be undefined.
     word = np.uint64(stop - start) << np.uint64(56)
+    half = np.uint64(4 * (8 - (stop - pos)))
     if stop - start >= 8:
-        # The last eight bytes without those absorbed, by two shifts: one by 64 is undefined.
-        absorbed = np.uint64(4 * (8 - (stop - pos)))
-        word |= word_at(data, stop - 8) >> absorbed >> absorbed
+        word |= word_at(data, stop - 8) >> half >> half
     elif pos + WORD <= len(data):
-        behind = np.uint64(4 * (8 - (stop - pos)))
-        word |= word_at(data, pos) << behind << behind >> behind >> behind
+        word |= word_at(data, pos) << half << half >> half >> half
     else:
         shift = np.uint64(0)
         for k in range(pos, stop):
@@ -98,6 +109,7 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
 @kernel_part
 def inside(places: Longs, size: int) -> bool:
     """Return whether all texts, of start and stop `places` (n, 2), lie in a buffer of this size."""
+    # All are looked at, without branches, since hardly ever one is wrong.
     wrong = 0
     for i in range(len(places)):
         start = places[i, 0]
@@ -110,12 +122,13 @@ class Table(NamedTuple):
     """The hash table of a vocabulary. Sensitive.
 
     Attributes:
+        secret: uint64 (2,), of the hash.
         slots: int32 (a power of two,): the code in each slot, -1 if free.
-        hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
+        hashes, ends: uint64 and int64 (capacity,), by code: the hash of a text, its end in `text`.
+        text: uint8, the texts by code, end to end.
         block_hashes: uint64 (BLOCK_TEXTS,), scratch for hashes.
-        recent: uint64 (RECENT, 3), the last text in each slot, or 0. Finds most texts in 4 to 6
-            ns instead of 24; flooding its weak hash costs one wasted look. Texts of more than
-            sixteen bytes are also compared with their code's text.
+        recent: uint64 (RECENT, 3), the last text in each row (see HEAD), or 0. Finds most texts in
+            4 to 6 ns instead of 24.
     """
 
     secret: Words
@@ -132,8 +145,9 @@ def guess_codes(data: Bytes, places: Longs, table: Table, guesses: Codes) -> Non
     """Write the hash of each text to `block_hashes`, and its probable code, or -1, to `guesses`.
 
     `places` (n, 2), n <= BLOCK_TEXTS, are start and stop of texts in `data`. A code is probable if
-    the text's first slot has it and the hashes are equal. Reads are independent, so the processor
-    overlaps them: half the time if the table exceeds the caches.
+    the text's first slot has it and the hashes are equal; the caller compares the texts. Each loop
+    reads what no turn before it decides, so the processor overlaps the reads: half the time if the
+    table exceeds the caches.
     """
     slots = table.slots
     hashes = table.hashes
@@ -151,20 +165,20 @@ def guess_codes(data: Bytes, places: Longs, table: Table, guesses: Codes) -> Non
 
 @kernel
 def encode_texts(
-    data: Bytes, places: Longs, first: int, table: Table, used: int, codes: Codes
+    data: Bytes, places: Longs, begin: int, table: Table, used: int, codes: Codes
 ) -> tuple[int, int]:
-    """Write the codes of the texts from `first` on; a new text gets the next code.
+    """Write the codes of the texts places[begin:]; a new text gets the next code, `used`.
 
     A known text is found, in a large table, where `guess_codes` guessed it, in a small one among
     the recent texts, and else by its hash.
 
-    Returns n, the text to resume from once there is room, or OUTSIDE if a text is not in the data;
-    and the number of texts.
+    Returns first the number of texts that have their codes: all, or less if the table is full and
+    the caller is to resume there; or OUTSIDE if a text is not in the data. Second, the codes used.
     """
     secret, slots, hashes, ends, text, block_hashes, recent = table
     mask = np.uint64(len(slots) - 1)
     large = len(slots) >= LARGE
-    for block in range(first, len(places), BLOCK_TEXTS):
+    for block in range(begin, len(places), BLOCK_TEXTS):
         stop_at = min(block + BLOCK_TEXTS, len(places))
         if not inside(places[block:stop_at], len(data)):
             return OUTSIDE, used
@@ -179,8 +193,9 @@ def encode_texts(
                 and _same(data, start, stop, text, ends, codes[i])
             ):
                 continue
-            # The last text in a slot of `recent`, known by its first and last bytes and its length,
-            # saves the hash; in a large table, texts seldom recur soon enough.
+            # Of at most sixteen bytes, the first and last eight and the length are the whole text;
+            # a longer one is also compared with that of the code. In a large table, texts seldom
+            # recur soon enough for `recent`.
             entry = -1
             head = np.uint64(0)
             tail = np.uint64(0)
@@ -193,10 +208,10 @@ def encode_texts(
                     # Drop the bytes after the text; two shifts, as one by 64 is undefined.
                     behind = np.uint64(4 * (WORD - (stop - start)))
                     head = head << behind << behind
-                entry = recent_place(head, tail)
-                same_ends = recent[entry, 0] == head and recent[entry, 1] == tail
-                if same_ends and recent[entry, 2] >> _HALF == size:
-                    known = int(np.int64(recent[entry, 2] & _LOWER))
+                entry = recent_row(head, tail)
+                same_ends = recent[entry, HEAD] == head and recent[entry, TAIL] == tail
+                if same_ends and recent[entry, SIZE_AND_CODE] >> _HALF == size:
+                    known = int(np.int64(recent[entry, SIZE_AND_CODE] & _LOWER))
                     if stop - start <= 2 * WORD or _same(
                         data, start, stop, text, ends, known
                     ):
@@ -212,15 +227,16 @@ def encode_texts(
             while True:
                 code = slots[slot]
                 if code < 0:
-                    begin = ends[used - 1] if used else 0
+                    # A free slot: the text is new.
+                    text_used = ends[used - 1] if used else 0
                     full = 2 * (used + 1) > len(slots) or used == len(ends)
-                    if full or begin + stop - start > len(text):
+                    if full or text_used + stop - start > len(text):
                         return i, used
                     slots[slot] = code = used
                     hashes[used] = hashed
                     for k in range(stop - start):
-                        text[begin + k] = data[start + k]
-                    ends[used] = begin + stop - start
+                        text[text_used + k] = data[start + k]
+                    ends[used] = text_used + stop - start
                     used += 1
                     break
                 if hashes[code] == hashed and _same(
@@ -230,15 +246,19 @@ def encode_texts(
                 slot = slot + np.uint64(1) & mask
             codes[i] = code
             if entry >= 0:
-                recent[entry, 0] = head
-                recent[entry, 1] = tail
-                recent[entry, 2] = size << _HALF | np.uint64(code)
+                recent[entry, HEAD] = head
+                recent[entry, TAIL] = tail
+                recent[entry, SIZE_AND_CODE] = size << _HALF | np.uint64(code)
     return len(places), used
 
 
 @kernel_inline
-def recent_place(head: np.uint64, tail: np.uint64) -> int:
-    """Return the row of `recent` for texts with these first and last bytes."""
+def recent_row(head: np.uint64, tail: np.uint64) -> int:
+    """Return the only row of the cache `recent` in which a text can be.
+
+    `head` and `tail` are its first and last eight bytes, see HEAD. The hash is cheap and without a
+    secret: whoever makes texts collide only overwrites rows, so that the table is asked instead.
+    """
     return int(np.int64(((head ^ tail * _ODD) * _ODD) >> np.uint64(64 - RECENT_BITS)))
 
 
@@ -255,7 +275,7 @@ def _same(
 
 @kernel
 def fill_slots(hashes: Words, used: int, slots: Codes) -> None:
-    """Enter the codes below `used` in an empty table: from their hashes on, where it is free."""
+    """Enter the codes below `used` in empty slots: each in the first free one from its hash on."""
     mask = np.uint64(len(slots) - 1)
     for code in range(used):
         slot = hashes[code] & mask
@@ -267,26 +287,31 @@ def fill_slots(hashes: Words, used: int, slots: Codes) -> None:
 # A vocabulary with more texts, or more bytes of text, is replaced.
 TEXTS_MAX = 1 << 21
 BYTES_MAX = 128 << 20
+# Initial room: for so many texts of 16 bytes on average.
 _FIRST_TEXTS = 1 << 10
+# Maximum codes, the first ones, whose texts `name` keeps as Python strings.
 NAMES_KEPT = 10_000
 
 
 class Vocabulary:
-    """Texts and their permanent codes, by order of occurrence. Not thread-safe. Sensitive."""
+    """Texts and their permanent codes, by order of occurrence. Not thread-safe. Sensitive.
 
-    def __init__(self, first: Iterable[str] = ()) -> None:
+    The texts `initial` have the first codes.
+    """
+
+    def __init__(self, initial: Iterable[str] = ()) -> None:
         self._table = Table(
-            np.frombuffer(secrets.token_bytes(16), dtype=np.uint64),
-            np.full(4 * _FIRST_TEXTS, -1, dtype=np.int32),
-            np.empty(_FIRST_TEXTS, dtype=np.uint64),
-            np.empty(_FIRST_TEXTS, dtype=np.int64),
-            np.empty(16 * _FIRST_TEXTS, dtype=np.uint8),
-            np.empty(BLOCK_TEXTS, dtype=np.uint64),
-            np.zeros((RECENT, RECENT_COLUMNS), dtype=np.uint64),
+            secret=np.frombuffer(secrets.token_bytes(16), dtype=np.uint64),
+            slots=np.full(4 * _FIRST_TEXTS, -1, dtype=np.int32),
+            hashes=np.empty(_FIRST_TEXTS, dtype=np.uint64),
+            ends=np.empty(_FIRST_TEXTS, dtype=np.int64),
+            text=np.empty(16 * _FIRST_TEXTS, dtype=np.uint8),
+            block_hashes=np.empty(BLOCK_TEXTS, dtype=np.uint64),
+            recent=np.zeros((RECENT, RECENT_COLUMNS), dtype=np.uint64),
         )
         self._used = 0
         self._names: list[str] = []
-        self.codes_of(Texts.of(text.encode() for text in first))
+        self.codes_of(Texts.of(text.encode() for text in initial))
 
     def __repr__(self) -> str:
         return f"Vocabulary({self._used} texts)"
@@ -296,10 +321,12 @@ class Vocabulary:
 
     @property
     def full(self) -> bool:
+        """Whether to begin another vocabulary with the next batch: this one still takes texts."""
         return self._used > TEXTS_MAX or self._bytes > BYTES_MAX
 
     @property
     def _bytes(self) -> int:
+        """Bytes of all texts together."""
         return int(self._table.ends[self._used - 1]) if self._used else 0
 
     def codes(self, data: Bytes, places: Longs) -> Codes:
@@ -348,9 +375,9 @@ class Vocabulary:
         table = self._table
         used = self._used
         if used == len(table.ends):
-            hashes = with_capacity(table.hashes, 2 * used)
             table = table._replace(
-                hashes=hashes, ends=with_capacity(table.ends, 2 * used)
+                hashes=with_capacity(table.hashes, 2 * used),
+                ends=with_capacity(table.ends, 2 * used),
             )
         if self._bytes + length > len(table.text):
             size = max(2 * len(table.text), self._bytes + length)

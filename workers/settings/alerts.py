@@ -1,4 +1,8 @@
-"""[[alert]]: what the dashboard tells when a count passes a limit beyond the noise."""
+"""[[alert]]: what the dashboard tells when a count passes a limit beyond the noise.
+
+An alert watches the snapshots of one topic, a histogram's or that of one of its windows. `of` says
+which numbers in them: counts of items, their sums, or the count of all items.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,12 @@ _Topic = Annotated[str, Meta(pattern=TOPIC_NAME)]
 
 
 class AlertSettings(Checked, frozen=True, kw_only=True):
-    """One alert; `window` is written as a duration, and None for counts since an epoch began."""
+    """One alert.
+
+    `window` is a duration as written, or None for counts since an epoch began. `keys` and `items`
+    of None are all. `series` is how many items the limit of `false_alarms` allows for, over all
+    stream keys.
+    """
 
     name: Annotated[str, _NAME]
     histogram: Annotated[str, _NAME]
@@ -79,13 +88,16 @@ class AlertSettings(Checked, frozen=True, kw_only=True):
 def alerts_of(
     document: Mapping[str, Any], base: Path, *, stored: bool
 ) -> tuple[AlertSettings, ...]:
-    """Return the alerts of a settings file; `stored`: whether the dashboard has a store."""
+    """Return the alerts of a settings file; ValueError for a wrong one.
+
+    `stored`: whether the dashboard has a store, which alerts need.
+    """
     sections = document.get("alert", [])
     if not isinstance(sections, list) or not all(isinstance(s, dict) for s in sections):
         raise ValueError("alert: sections, each headed [[alert]] in double brackets")
-    alerts = []
-    for number, section in enumerate(sections, 1):
-        alerts.append(_alert(section, number, base))
+    alerts = [
+        _alert(section, number, base) for number, section in enumerate(sections, 1)
+    ]
     histograms = document.get("histogram", [])
     for alert in alerts:
         _check_histogram(alert, histograms)
@@ -102,6 +114,7 @@ def alerts_of(
 
 
 def _alert(section: Mapping[str, Any], number: int, base: Path) -> AlertSettings:
+    """Return one [[alert]], checked by itself; `number`, from 1, is how messages name it."""
     where = f"alert {number}: "
     known = {rule.name: rule for rule in rules(AlertSettings)}
     for name in section:
@@ -112,38 +125,38 @@ def _alert(section: Mapping[str, Any], number: int, base: Path) -> AlertSettings
             raise ValueError(f"{where}{name} is missing: {rule.allowed}")
     values = dict(section)
     webhook = values.get("webhook")
-    if (
-        isinstance(webhook, dict)
-        and len(webhook) == 1
-        and set(webhook) <= {"file", "env"}
-    ):
+    if isinstance(webhook, dict) and set(webhook) in ({"file"}, {"env"}):
         values["webhook"] = read_secret(webhook, f"{where}webhook", base)
     return AlertSettings(**values)
 
 
 def _check_histogram(alert: AlertSettings, histograms: Sequence[Any]) -> None:
-    """Refuse an alert of a histogram or window that there is none of."""
+    """Refuse an alert about a histogram, a window or a number that the settings do not have.
+
+    `histograms` are the [[histogram]] sections as read: what is wrong in them is reported later.
+    """
     named = [
-        one
-        for one in histograms
-        if isinstance(one, dict) and one.get("name") == alert.histogram
+        section
+        for section in histograms
+        if isinstance(section, dict) and section.get("name") == alert.histogram
     ]
     if not named:
         raise ValueError(
             f"{alert.where()}histogram = {display(alert.histogram)}: no [[histogram]] has this name"
         )
+    histogram = named[0]
     needed = {"sum": "sum", "all_items": "total_share"}.get(alert.of)
-    if needed is not None and needed not in named[0]:
+    if needed is not None and needed not in histogram:
         raise ValueError(
             f'{alert.where()}of = "{alert.of}": needs {needed} in the [[histogram]]'
         )
-    windows = named[0].get("windows") if named[0].get("horizon") == NEVER else None
-    if windows is None and alert.window is not None:
+    windows = histogram.get("windows") if histogram.get("horizon") == NEVER else None
+    if windows is None:
+        if alert.window is None:
+            return
         raise ValueError(
             f'{alert.where()}window = {display(alert.window)}: only of a histogram with horizon = "never"'
         )
-    if windows is None:
-        return
     lengths = set()
     for window in windows if isinstance(windows, list) else ():
         with suppress(ValueError):  # reported with the histogram

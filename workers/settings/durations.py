@@ -22,7 +22,8 @@ _IN_TICKS = (
 def count_ticks(values: dict[str, Any], where: str) -> None:
     """Replace durations in a histogram's `values` by numbers of ticks.
 
-    Raises ValueError, prefixed by `where`, for part of a tick; later checks report other errors.
+    Raises ValueError, prefixed by `where`, for a text that is neither a duration nor an allowed
+    word, and for part of a tick. Later checks report other errors, a wrong `tick` too.
     """
     tick_ms = 0
     with suppress(ValueError):
@@ -42,8 +43,9 @@ def count_ticks(values: dict[str, Any], where: str) -> None:
             continue
         ticks, rest = divmod(duration_ms, tick_ms)
         if rest or not ticks:
+            # Of the whole ticks below and above; none is no duration.
             near = [format_duration(n * tick_ms) for n in (ticks, ticks + 1) if n]
-            nearest = " and ".join(f'"{one}"' for one in near)
+            nearest = " and ".join(f'"{duration}"' for duration in near)
             raise ValueError(
                 f"{where}{name} = {display(value)}: no whole number of ticks of {format_duration(tick_ms)}; nearest: {nearest}"
             )

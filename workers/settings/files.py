@@ -1,4 +1,9 @@
-"""Files and secrets that the settings name. Messages never show a key, secret or client value."""
+"""Files and secrets that the settings name. Messages never show a key, secret or client value.
+
+Paths in a settings file are relative to its directory, `base`. `where` and `name` are how a message
+begins or refers to a setting. A secret is written as the place where it is: { file = "..." } or
+{ env = "NAME" }.
+"""
 
 import os
 import stat
@@ -19,7 +24,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CLIENT_ALLOWED = (
     'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
 )
-# Options that the worker sets itself, and why: changing one could break exactly-once.
+# Librdkafka's options that the worker sets itself, and why: changing one could break exactly-once.
 CLIENT_RESERVED = MappingProxyType(
     {
         "bootstrap.servers": "use bootstrap in [kafka]",
@@ -79,6 +84,7 @@ def _read(path: str | Path, most: int, flags: int) -> bytes:
             if flags and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise NotReadable("not a regular file")
             pieces: list[bytes] = []
+            # One byte more than may be: it is there if the file is too long. A pipe has no size.
             left = 0 if status.st_size > most else most + 1
             while left > 0 and (piece := file.read(min(left, 1 << 20))):
                 pieces.append(piece)
@@ -95,7 +101,10 @@ def _read(path: str | Path, most: int, flags: int) -> bytes:
 def read_file(
     path: Path, most: int = FILE_BYTES_MAX, *, may_be_pipe: bool = False
 ) -> bytes:
-    """Return a file's content; `may_be_pipe`: the command line names it, perhaps as a pipe."""
+    """Return a file's content, at most `most` bytes, else raise SettingsError with its path.
+
+    `may_be_pipe`: the command line names it, perhaps as a pipe; else only a regular file is read.
+    """
     try:
         return _read(path, most, 0) if may_be_pipe else read_regular(path, most)
     except NotReadable as error:
@@ -124,7 +133,10 @@ def check_client_file(name: str, value: str) -> None:
 
 @contextmanager
 def atomic_replacement(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; the file there replaces `path` when the block ends without error."""
+    """Yield a path beside `path`; the file there replaces `path` when the block ends without error.
+
+    A reader of `path` sees the old file or the new one, never half of it.
+    """
     part = path.with_name(path.name + ".part")
     try:
         yield part
@@ -151,7 +163,8 @@ def read_key(path: str | Path) -> bytes:
 def read_private(path: str | Path, most: int, made_by: str) -> bytes:
     """Return up to `most` + 1 bytes of a key file that only its owner may read.
 
-    `made_by` is the command that makes such a file.
+    The caller refuses a key of more than `most` bytes. `made_by` is the command that makes such a
+    file, for messages.
     """
     try:
         # Non-blocking: opening a named pipe would otherwise wait for a writer.
@@ -181,7 +194,7 @@ def read_private(path: str | Path, most: int, made_by: str) -> bytes:
 
 def read_domain(path: Path) -> list[str]:
     """Return the labels of a domain file: UTF-8, one per line, blank lines ignored."""
-    lines: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     content = read_file(path, LIST_BYTES_MAX).removeprefix(BYTE_ORDER_MARK)
     for number, line in enumerate(content.split(b"\n"), start=1):
         line = line.removesuffix(b"\r")
@@ -196,14 +209,14 @@ def read_domain(path: Path) -> list[str]:
             label = line.decode()
         except UnicodeDecodeError:
             raise SettingsError(f"{where}: not UTF-8") from None
-        if label in lines:
+        if label in line_of:
             raise SettingsError(
-                f"{where}: {display(label)} is already on line {lines[label]}: each label may occur only once"
+                f"{where}: {display(label)} is already on line {line_of[label]}: each label may occur only once"
             )
-        lines[label] = number
-    if not lines:
+        line_of[label] = number
+    if not line_of:
         raise SettingsError(f"{path}: no labels in it; it needs one label per line")
-    return list(lines)
+    return list(line_of)
 
 
 def resolve_domain(
@@ -212,7 +225,8 @@ def resolve_domain(
     """Replace `domain_file` and `buckets` in a histogram's `values` by what they declare.
 
     A domain is the list of a histogram's labels. `required`: whether the mechanism needs one; None:
-    it takes none. ValueErrors begin with `where`.
+    it takes none. Raises ValueError, which begins with `where`, for a wrong file or wrong buckets,
+    or if the domain is given twice or missing.
     """
     takes_domain = required is not None
     given = sum(name in values for name in ("domain", "domain_file", "buckets"))
@@ -242,13 +256,17 @@ def client_values(table: object, base: Path) -> dict[str, str]:
     """Flatten [kafka.client] to dotted names; SettingsError for reserved names, literal secrets."""
     if not isinstance(table, dict):
         raise SettingsError("kafka.client: must be a section, [kafka.client]")
-    return dict(_client(table, "", base))
+    return dict(_client_options(table, "", base))
 
 
-def _client(
+def _client_options(
     values: Mapping[str, Any], prefix: str, base: Path
 ) -> Iterator[tuple[str, str]]:
-    """Yield the dotted names of a table and its subtables, with their values as text."""
+    """Yield the dotted names of a table and its subtables, with their values as text.
+
+    TOML reads `ssl.ca.location = "x"` as tables in tables; `prefix` has the outer ones' names.
+    Secrets are read; a file of `*.location` is found from `base`.
+    """
     for key, value in values.items():
         name = prefix + key
         where = f"kafka.client.{name}"
@@ -257,7 +275,7 @@ def _client(
         if isinstance(value, dict) and set(value) in ({"file"}, {"env"}):
             yield name, read_secret(value, where, base)
         elif isinstance(value, dict) and value:
-            yield from _client(value, f"{name}.", base)
+            yield from _client_options(value, f"{name}.", base)
         elif name in CLIENT_SECRETS:
             raise SettingsError(
                 f'{where}: a secret must not be written here: use {{ file = "..." }} or {{ env = "NAME" }}'
@@ -265,6 +283,7 @@ def _client(
         elif isinstance(value, bool):
             yield name, "true" if value else "false"
         elif isinstance(value, str) and name.endswith(".location") and value != "probe":
+            # "probe" is no file: librdkafka looks for one itself.
             yield name, str(base / value)
         elif isinstance(value, str | int):
             yield name, str(value)

@@ -3,6 +3,11 @@
 An error is one line: the file, the field, its value, and the allowed values. Paths in the file are
 relative to the file itself. `events.topic` is one name, several in any order, or a Python regular
 expression for whole names.
+
+A section is a class below, whose attributes are the settings in it with their ranges and, for
+messages, the allowed values in words; `mechanisms.config.checked` reads them as *rules*. A class's
+`complaints()` yields what ranges cannot say; the first one is the error. `where` is how messages
+about a section begin, and `base` the directory of the file.
 """
 
 from __future__ import annotations
@@ -88,22 +93,24 @@ class TopicNames(msgspec.Struct, frozen=True):
 def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
     """Yield errors in `events.topic` beyond its type.
 
-    msgspec 0.22 cannot check the names: for a union of an array and a text with a pattern it mixes
-    up fields, and the next collection of cycles ends the process.
+    Here and not as a pattern of the field: for a union of an array and a text with a pattern,
+    msgspec 0.22 mixes up fields, and the next collection of cycles ends the process.
     """
     names = (topic,) if isinstance(topic, str) else topic
-    if isinstance(topic, str) and topic.startswith("^"):
-        fits = 1 < len(topic) <= PATTERN_MAX
-    else:
-        fits = all(re.match(TOPIC_NAME, name) for name in names)
+    is_pattern = isinstance(topic, str) and topic.startswith("^")
+    fits = (
+        1 < len(topic) <= PATTERN_MAX
+        if is_pattern
+        else all(re.match(TOPIC_NAME, name) for name in names)
+    )
     if not fits or not 0 < len(names) <= TOPICS_MAX:
         yield f"topic = {display(topic)}: {_TOPIC_ALLOWED}"
     elif len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
         yield f"topic holds {display(repeated)} more than once: every one only once"
-    elif isinstance(topic, str) and topic.startswith("^"):
+    elif is_pattern:
         try:
-            re.compile(topic)
+            re.compile(names[0])
         except (re.error, OverflowError, RecursionError) as error:
             yield f"topic = {display(topic)}: not a regular expression: {error}"
 
@@ -115,8 +122,8 @@ KEEP_MAX_MS = 36_500 * DAY_MS
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 FIELD = f"{views.SYNTAX}, at most 1,000 characters"
 _KEY = f'{FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
-_PERIOD_MIN = 1_000
-_PERIOD_MAX = 3_653 * DAY_MS
+_PERIOD_MIN_MS = 1_000
+_PERIOD_MAX_MS = 3_653 * DAY_MS
 _PERIOD = '"epoch", or a duration from "1s" to "3653d", such as "30d"'
 _USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
 
@@ -187,10 +194,13 @@ class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
     """Base of the file's sections; `where()` is how messages about one begin."""
 
     def where(self) -> str:
+        """Return the section's name and a dot: "worker." for `WorkerSettings`."""
         return type(self).__name__.removesuffix("Settings").lower() + "."
 
 
 class WorkerSettings(Section, frozen=True, kw_only=True):
+    """[worker]: its name, files, numbers of partitions, commits, and what it tells operators."""
+
     name: Annotated[str, _NAME]
     data_dir: Annotated[Path, _allowed("a directory name in quotes")]
     key_file: Annotated[Path, _allowed(_KEY_FILE)]
@@ -276,13 +286,14 @@ class EventsSettings(Section, frozen=True, kw_only=True):
         yield from views.path_complaints({name: getattr(self, name) for name in paths})
         if self.timestamp is None and self.timestamp_unit != "ms":
             yield f"timestamp_unit = {display(self.timestamp_unit)}: only with timestamp"
-        taken = {self.key: "key"}
+        # By field, the setting that has it.
+        setting_of = {self.key: "key"}
         for name in ("items", "timestamp", "user"):
             field = getattr(self, name)
-            if field in taken:
-                yield f"{name} = {display(field)}: must be a JSON field other than {taken[field]}'s"
+            if field in setting_of:
+                yield f"{name} = {display(field)}: must be a JSON field other than {setting_of[field]}'s"
             if field is not None:
-                taken[field] = name
+                setting_of[field] = name
 
 
 class HistorySettings(Section, frozen=True, kw_only=True):
@@ -351,15 +362,15 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
                 "depends on when each was read"
             )
         try:
-            lasts = self.period_ms
+            period_ms = self.period_ms
         except ValueError:
-            lasts = 0
-        if lasts is not None and not _PERIOD_MIN <= lasts <= _PERIOD_MAX:
+            period_ms = 0  # no duration: also outside the range
+        if period_ms is not None and not _PERIOD_MIN_MS <= period_ms <= _PERIOD_MAX_MS:
             yield f"period = {display(self.period)}: {_PERIOD}"
         if (self.max_epsilon is None) != (self.max_delta is None):
             names = ("max_epsilon", "max_delta")
-            given, lacks = names if self.max_delta is None else names[::-1]
-            yield f"{lacks} is missing: a ceiling is both, and {given} is given"
+            given, lacking = names if self.max_delta is None else names[::-1]
+            yield f"{lacking} is missing: a ceiling is both, and {given} is given"
         elif self.max_epsilon is None:
             for name, default in (("period", "epoch"), ("uncounted_workers", ())):
                 value = getattr(self, name)
@@ -367,6 +378,7 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
                     yield f"{name} = {display(value)}: only with max_epsilon and max_delta"
 
 
+# Settings of [schema_registry] that are secrets, and that are files.
 _SECRETS = ("password", "token", "key_password")
 _FILES = ("ca", "certificate", "key", "reader_schema")
 _SECRET = '{ file = "..." } or { env = "NAME" }'
@@ -410,7 +422,7 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
             yield "key_password: only with key"
 
     def client(self) -> dict[str, Any]:
-        """Return the options of confluent-kafka's client except the URL."""
+        """Return the options of confluent-kafka's registry client except the URL."""
         options: dict[str, Any] = {"timeout": self.timeout_ms / 1000}
         if self.user is not None:
             options["basic.auth.user.info"] = f"{self.user}:{self.password}"
@@ -436,7 +448,11 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
 
 
 def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """Return the section with secrets and paths resolved; raise SettingsError if one is wrong."""
+    """Return the section's values with secrets read, and paths from `base` on.
+
+    Raises SettingsError for a secret that is written in the file itself or cannot be read, for a
+    file that cannot be read, and for a user in the address.
+    """
     values = dict(table)
     if "@" in str(values.get("url", "")):
         # The value is not shown: it may hold a password.
@@ -523,6 +539,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def internal_topics(self) -> tuple[str, ...]:
+        """The topics that only workers read and write."""
         of_rekeying = rekey_topics(self.worker.name) if self.privacy.rekey else ()
         return (*stage_topics(self.worker.name), *of_rekeying)
 
@@ -561,7 +578,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(topic for _, topic in outputs)
 
     def output_topic(self, histogram: HistogramConfig) -> str:
-        """Return a histogram's topic; without epochs, what its topics begin with."""
+        """Return a histogram's topic; with windows, what the topics of its windows begin with."""
         return histogram.topic or f"{self.worker.name}.{histogram.name}"
 
     def _complaints(self) -> Iterator[str]:
@@ -597,24 +614,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             all_keys = (histogram.key or self.events.key) == ALL_KEYS
             if all_keys and histogram.keys != (ALL_STREAM_KEY,):
                 yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" (the one stream key is "{ALL_STREAM_KEY}")'
-        named = {
+        # The first histogram that has a view is the one to name; "" is the view of [events].
+        histogram_of = {
             lane.view: config
             for config in reversed(self.histograms)
             for lane in config.lanes
         }
         for view, complaint in views.complaints(self.shape):
-            own = named[view]
-            yield f"{own.where() if view else 'events.'}{complaint}"
-        used: dict[str, str] = {}
+            section = histogram_of[view].where() if view else "events."
+            yield f"{section}{complaint}"
+        purpose_of: dict[str, str] = {}
         for topic, purpose in self._topics():
             if not re.match(TOPIC_NAME, topic):
                 yield f"{purpose} = {display(topic)}: of {len(topic)} characters, and a topic's name has at most 249"
             # Kafka's metrics conflate "." and "_", so it refuses names that differ only in these.
-            other = used.setdefault(topic.replace(".", "_"), purpose)
+            other = purpose_of.setdefault(topic.replace(".", "_"), purpose)
             if other != purpose:
                 yield f"{purpose} = {display(topic)}: needs a topic of its own; {other} has this name too (. and _ count as equal)"
 
     def _rekey_complaints(self, of_users: bool) -> Iterator[str]:
+        """Yield what does not fit re-keying (events are sent on by user), or needs it."""
         events = self.events
         if not self.privacy.rekey:
             if self.worker.user_partitions is not None:
@@ -653,19 +672,24 @@ def shape_of(
 ) -> Shape:
     """Return the fields to read from an event, with a view for every way histograms look at it.
 
-    `user` is the field of its user, None where users are not read.
+    `user` is the field of its user, None where users are not read. Without histograms, there is
+    the view of `[events]`, named "".
     """
-    of_name: dict[str, View] = {}
+    view_by_name: dict[str, View] = {}
     for config in histograms:
-        view = of_name[config.view] = view_of(events, config)
+        view = view_by_name[config.view] = view_of(events, config)
         if config.sum_lane is not None:
             # What is added up is read by a view of its own, beside the one that counts.
-            of_name[config.sum_lane.view] = replace(view, count=None, sum=config.sum)
-    of_name = of_name or {"": view_of(events)}
-    time = None if events.timestamp is None else parse(events.timestamp)
-    unit = events.timestamp_unit
-    empty = events.missing == "empty"
-    return Shape(MappingProxyType(of_name), time, unit, views.parse_field(user), empty)
+            view_by_name[config.sum_lane.view] = replace(
+                view, count=None, sum=config.sum
+            )
+    return Shape(
+        views=MappingProxyType(view_by_name or {"": view_of(events)}),
+        time=None if events.timestamp is None else parse(events.timestamp),
+        unit=events.timestamp_unit,
+        user=views.parse_field(user),
+        empty=events.missing == "empty",
+    )
 
 
 def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) -> View:
@@ -688,14 +712,17 @@ def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) ->
         edges = None if histogram.buckets is None else histogram.buckets.edges
     if items is None:
         raise ValueError(f"events.items is missing: {FIELD}")
-    place = views.parse_field(key)
     return View(
-        place, parse(items), None if count is None else parse(count), where, edges
+        key=views.parse_field(key),
+        items=parse(items),
+        count=None if count is None else parse(count),
+        where=where,
+        edges=edges,
     )
 
 
 class StageTopics(NamedTuple):
-    """Topics of stages 1 and 2; those of re-keying: `rekey_topics`."""
+    """Internal topics of stages 1 (contribute) and 2 (release); of re-keying: `rekey_topics`."""
 
     contributions: str
     contribute_state: str
@@ -704,6 +731,7 @@ class StageTopics(NamedTuple):
 
 
 def stage_topics(worker: str) -> StageTopics:
+    """Return the internal topics of a worker's stages, by the worker's name."""
     return StageTopics(
         contributions=f"{worker}.contributions",
         contribute_state=f"{worker}.contribute-state",
@@ -723,6 +751,7 @@ def signatures_topic(worker: str) -> str:
 
 
 def rekey_topics(worker: str) -> tuple[str, str]:
+    """Return the topics of re-keying: of events by user, and of its state."""
     return f"{worker}.by-user", f"{worker}.rekey-state"
 
 
@@ -737,7 +766,7 @@ def _per_item_in_a_tick() -> list[str]:
 
 
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
-    """Yield what in a histogram does not fit who is protected, an event or a user."""
+    """Yield what in a histogram does not fit who is protected: users, or (False) events."""
     bound = histogram.max_items_per_user
     if of_users and bound is None:
         yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
@@ -753,7 +782,7 @@ def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str
 
 
 def _record_complaints(histogram: HistogramConfig) -> Iterator[str]:
-    """Yield what in a histogram shows that there was a record."""
+    """Yield what in a histogram would show that there was a record, which is to be hidden."""
     mode = 'privacy.neighbours = "record"'
     if histogram.start is None:
         yield (
@@ -789,7 +818,10 @@ def load(path: str | Path) -> Settings:
 
 
 def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
-    """Return `read(parsed TOML file, its directory)`; a SettingsError is one line with the file."""
+    """Return what `read` makes of a TOML file's content and its directory.
+
+    Whatever is wrong is a SettingsError of one line, which begins with the file.
+    """
     try:
         # Editors on Windows begin a file with a byte order mark, which TOML does not know.
         text = read_file(path, may_be_pipe=True).decode("utf-8-sig")
@@ -798,6 +830,7 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
             f"{path}: not UTF-8 at byte {error.start:,}; a TOML file is UTF-8"
         ) from None
     try:
+        # As tomllib does, only sooner.
         if _DEEP_KEY.search(text):
             raise RecursionError
         return read(tomllib.loads(text), path.absolute().parent)
@@ -823,7 +856,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         document,
         (*_SECTIONS, "schema_registry", "dashboard", "histogram", "alert"),
     )
-    # only checked here; the dashboard reads them
+    # [dashboard] and [[alert]] are only checked here; the dashboard reads them.
     history = history_of(document.get("dashboard", {}), base)
     alerts_of(document, base, stored=history.store is not None)
     for name, record in _SECTIONS.items():
@@ -843,14 +876,12 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         raise ValueError(
             "histogram: must be one or more sections, each headed [[histogram]] in double brackets"
         )
-    data_dir = base / worker.data_dir
-    key_file = base / worker.key_file
     signing = worker.signing_key_file
     return Settings(
         worker=msgspec.structs.replace(
             worker,
-            data_dir=data_dir,
-            key_file=key_file,
+            data_dir=base / worker.data_dir,
+            key_file=base / worker.key_file,
             signing_key_file=None if signing is None else base / signing,
         ),
         kafka=kafka,
@@ -875,12 +906,14 @@ _SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
 
 
 def _must_be_section(name: str, values: object) -> dict[str, Any]:
+    """Return a section as a table, which a value of this name may not be."""
     if not isinstance(values, dict):
         raise SettingsError(f"{name} = {display(values)}: must be a section, [{name}]")
     return values
 
 
 def kafka_of(values: Mapping[str, Any], base: Path) -> KafkaSettings:
+    """Return [kafka], checked, with secrets read and paths from `base` on."""
     kafka = dict(values)
     if "client" in kafka:
         kafka["client"] = client_values(kafka["client"], base)
@@ -891,6 +924,7 @@ def kafka_of(values: Mapping[str, Any], base: Path) -> KafkaSettings:
 
 
 def history_of(values: object, base: Path) -> HistorySettings:
+    """Return [dashboard], checked, with the path of its store from `base` on."""
     settings = _section(
         HistorySettings, _must_be_section("dashboard", values), "dashboard."
     )
@@ -907,6 +941,7 @@ def history_of(values: object, base: Path) -> HistorySettings:
 
 
 def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
+    """Return [schema_registry], checked, with secrets read; None if there is no such section."""
     if values is None:
         return None
     table = registry_values(_must_be_section("schema_registry", values), base)
@@ -936,10 +971,11 @@ def _histogram(
     if values.get("key", events.key) == ALL_KEYS:
         values.setdefault("keys", [ALL_STREAM_KEY])
     record = MECHANISMS[mechanism]
-    required = {rule.name: rule.required for rule in rules(record)}.get("domain")
-    resolve_domain(values, required, where, base)
-    further = ("mechanism",) if required is None else ("mechanism", "domain_file")
+    # None: the mechanism takes no domain.
+    needs_domain = {rule.name: rule.required for rule in rules(record)}.get("domain")
+    resolve_domain(values, needs_domain, where, base)
     durations.count_ticks(values, where)
+    further = ("mechanism",) if needs_domain is None else ("mechanism", "domain_file")
     return _section(record, values, where, further)
 
 
@@ -949,10 +985,10 @@ def _section(
     where: str,
     further: Iterable[str] = (),
 ) -> Record:
-    """Return a section's record; messages begin with `where`.
+    """Return a section as its class, `record`; raise ValueError, which begins with `where`.
 
-    `further` are settings that the caller has taken out of `values`: a message about an unknown
-    name lists them too.
+    Durations become ms, and the tables in _PARSED what they say. `further` are settings that the
+    caller has taken out of `values`: a message about an unknown name lists them too.
     """
     by_name = {rule.name: rule for rule in rules(record)}
     _refuse_unknown(where, values, (*by_name, *further))
@@ -963,35 +999,34 @@ def _section(
     for name, value in values.items():
         rule = by_name[name]
         if rule.duration:
-            shown = display(value)
             try:
-                several = isinstance(value, list)
                 value = (
                     list(map(parse_duration, value))
-                    if several
+                    if isinstance(value, list)
                     else parse_duration(value)
                 )
             except ValueError:
                 raise ValueError(
-                    f"{where}{name} = {shown}: {rule.allowed}: {DURATION_ALLOWED}"
+                    f"{where}{name} = {display(value)}: {rule.allowed}: {DURATION_ALLOWED}"
                 ) from None
         elif name in _PARSED:
-            prefix, parsed = _PARSED[name]
+            prefix, parse_table = _PARSED[name]
             try:
-                value = parsed(value)
+                value = parse_table(value)
             except ValueError as error:
                 raise ValueError(f"{where}{prefix}{error}") from None
         arguments[rule.attribute] = value
     return record(**arguments)
 
 
-# Settings that are tables, with what their messages begin with.
+# Settings that are tables: what messages begin with ("": they name the setting), and the parser.
 _PARSED: Mapping[str, tuple[str, Callable[[Any], object]]] = MappingProxyType(
     {"where": ("", views.conditions), "sum": ("sum", parse_sum)}
 )
 
 
 def _refuse_unknown(where: str, values: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ValueError for the first name in `values` that is not `known`, with a similar one."""
     known = list(known)
     for name in values:
         if name not in known:

@@ -4,8 +4,9 @@ Compiles a writer's schema and the wanted paths into a program for `avro_scanner
 schema, paths use its names and its defaults become constants; the program declines what requires
 any other resolution. Logical types are ignored: a timestamp is the number as written.
 
-A program is integer tables, whose rows refer to each other by number. A row that *declines* leaves
-the whole record to the general reader, fastavro.
+A program is integer tables, whose rows refer to each other by number; their columns (`ops`) are
+named in `avro_scanner`. A row that *declines* leaves the whole record to the general reader,
+fastavro. `Unsure` is raised, while a row is built, where it must decline.
 """
 
 import io
@@ -40,6 +41,7 @@ from workers.events.formats.fitting import (
 )
 from workers.events.formats.wire import INT64_MAX, INT64_MIN
 from workers.events.log import (
+    COLUMNS,
     DECLINED,
     FALSE,
     LIST,
@@ -147,35 +149,44 @@ def _plain(schema: Any) -> Any:
 
 
 def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> bool:
-    """Return whether fastavro accepts `written` as `read`; raise Unsure if their kinds differ."""
-    w = writer.type_of(written)
-    r = reader.type_of(read)
-    if isinstance(w, list) or isinstance(r, list):
+    """Return whether fastavro reads a type `written` by one schema as the type `read` of another.
+
+    It goes by names, however the contents differ, and takes any union: those are resolved branch by
+    branch. Raises Unsure for equal names of different kinds.
+    """
+    written_type = writer.type_of(written)
+    read_type = reader.type_of(read)
+    if isinstance(written_type, list) or isinstance(read_type, list):
         return True
-    kind = w["type"]
-    read_kind = r["type"]
+    kind = written_type["type"]
+    read_kind = read_type["type"]
     if kind in _NAMED and read_kind in _NAMED:
-        name = w["name"]
-        aliases = r.get("aliases", ())
+        name = written_type["name"]
+        aliases = read_type.get("aliases", ())
         short = name.rsplit(".", 1)[-1]
         if (
-            short != r["name"].rsplit(".", 1)[-1]
+            short != read_type["name"].rsplit(".", 1)[-1]
             and name not in aliases
             and short not in aliases
         ):
             return False
-        if kind != read_kind or (kind == "fixed" and w["size"] != r["size"]):
+        if kind != read_kind or (
+            kind == "fixed" and written_type["size"] != read_type["size"]
+        ):
             raise Unsure
         return True
     if kind == read_kind == "map":
-        return matches(writer, w["values"], reader, r["values"])
+        return matches(writer, written_type["values"], reader, read_type["values"])
     if kind == read_kind == "array":
-        return matches(writer, w["items"], reader, r["items"])
+        return matches(writer, written_type["items"], reader, read_type["items"])
     return bool(kind == read_kind or read_kind in _PROMOTED.get(kind, ()))
 
 
 def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> Any:
-    """Return the branch of `read` that a non-union type `written` becomes; raise Unsure if none."""
+    """Return the type, `read` or a branch of that union, as which a type `written` is read.
+
+    `written` is no union. The first branch that matches is taken; raises Unsure if none does.
+    """
     options = reader.type_of(read)
     for option in options if isinstance(options, list) else [options]:
         if matches(writer, written, reader, option):
@@ -184,16 +195,18 @@ def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> A
 
 
 def fields_of(
-    w: Mapping[str, Any], r: Mapping[str, Any]
+    written: Mapping[str, Any], read: Mapping[str, Any]
 ) -> tuple[list[Any], list[Any]]:
     """Return the reader's field, or None, for each of the writer's; and the reader's other fields.
 
-    Raises Unsure if two fields would become the same one.
+    `written` and `read` are record types. Raises Unsure if two fields would become the same one.
     """
-    left = {each["name"]: each for each in r["fields"]}
-    aliases = {alias: each for each in r["fields"] for alias in each.get("aliases", ())}
+    left = {each["name"]: each for each in read["fields"]}
+    aliases = {
+        alias: each for each in read["fields"] for alias in each.get("aliases", ())
+    }
     found: list[Any] = []
-    for each in w["fields"]:
+    for each in written["fields"]:
         taken = left.get(each["name"], aliases.get(each["name"]))
         if taken is not None and left.pop(taken["name"], None) is None:
             raise Unsure
@@ -216,22 +229,29 @@ _FLAT: Mapping[str, tuple[int, str]] = MappingProxyType(
         "enum": (ops.ENUM, "an enum"),
     }
 )
-Row = tuple[int, int, int, int]
+# A row of the log that the scanner writes as it is: SLOT, KIND, START and STOP.
+LogRow = tuple[int, int, int, int]
 
 
 class AvroProgram(Program):
-    """Builds the scanner's tables. Methods append rows, and return their numbers."""
+    """Builds the scanner's tables. Methods append rows, and return their numbers.
+
+    The columns of a row are OP, SLOT, A, B, C and D (`avro_scanner`).
+    """
 
     def __init__(self, tree: Node) -> None:
         super().__init__(tree)
         self._rows: list[list[int]] = []
         self._parts: list[int] = []
-        self._constants: list[Row] = []
+        self._constants: list[LogRow] = []
 
     def add(
         self, writer: AvroSchema, reader: AvroSchema | None = None
     ) -> tuple[int, int, Fit]:
-        """Add a schema; return its start row, a row that only checks every byte, and its `Fit`."""
+        """Add a schema; return its start row, one that only checks every byte, and its `Fit`.
+
+        Nothing is wanted from the second start row on, so there is nothing to decline either.
+        """
         fit = Fit(self.tree)
         read = None if reader is None else reader.text
         walk = _Walk(self, fit, writer, reader or writer)
@@ -263,12 +283,15 @@ class AvroProgram(Program):
         return self.row(ops.DECLINE, NO_SLOT)
 
     def parts(self, rows: list[int]) -> tuple[int, int]:
-        """Append rows of fields or branches to `parts`; return the first place, and how many."""
+        """Append the rows of a record's fields or a union's branches to `parts`.
+
+        Returns A and B of that record or union: the first of them in `parts`, and how many.
+        """
         first = len(self._parts)
         self._parts += rows
         return first, len(rows)
 
-    def constants(self, rows: list[Row]) -> int:
+    def constants(self, rows: list[LogRow]) -> int:
         """Append a row that writes these log rows whatever the record holds, such as defaults."""
         first = len(self._constants)
         self._constants += rows
@@ -280,7 +303,8 @@ class _Walk:
     """A walk of one schema along one tree: one row for each type at each node.
 
     `written_type` and `read_type` are a value's type in the writer's and in the reader's schema;
-    the latter is None to read it as written.
+    the latter is None to read it as written. `written` and `read` are these types as a schema has
+    them, perhaps names. `path` is that of `node`, for messages.
     """
 
     program: AvroProgram
@@ -294,10 +318,13 @@ class _Walk:
         self._alive: list[object] = []
 
     def place(self, written: Any, read: Any, node: Node, path: Path = ROOT) -> int:
-        """Return the row of a value of type `written`, read as type `read` (None: as written)."""
+        """Return the row of a value of type `written`, read as type `read` (None: as written).
+
+        It is a new one, unless the same types have one at this node.
+        """
         written_type = self.writer.type_of(written)
         if not wants(node):
-            node = UNWANTED
+            node = UNWANTED  # one object for all: its id is in the key
         read_type = None if read is None else self.reader.type_of(read)
         key = (id(written_type), id(read_type), id(node))
         if key in self._made:
@@ -329,7 +356,10 @@ class _Walk:
         return row
 
     def _branch(self, written: Any, read: Any, node: Node, path: Path) -> int:
-        """Return a union branch's row; it declines if it is flat and fields within are wanted."""
+        """Return a union branch's row; it declines if fields are wanted in a value without parts.
+
+        A null declines nothing: with it, all that is wanted in the value is absent.
+        """
         written_type = self.writer.type_of(written)
         if (
             (node.children or node.elements)
@@ -344,7 +374,11 @@ class _Walk:
     def _flat(
         self, row: int, written_type: Any, read_type: Any, node: Node, path: Path
     ) -> None:
-        """Fill a row for a type without parts; Unsure if the reader's type converts the value."""
+        """Fill a row for a type without parts; Unsure if the reader's type converts the value.
+
+        What is not wanted is converted as it may be, and so are ints and floats, whose log rows are
+        those of longs and doubles anyway.
+        """
         kind: str = written_type["type"]
         if kind != "null":
             self.fit.possible(node)
@@ -381,22 +415,27 @@ class _Walk:
     def _array(
         self, row: int, written_type: Any, read_type: Any, node: Node, path: Path
     ) -> None:
-        """Fill a row for an array; `head` is the slot of its LIST row in the log, if wanted."""
+        """Fill a row for an array; Unsure if its items are read as another type."""
         items_read = self._inner_type(written_type, read_type, "items")
         self.fit.possible(node)
         self.fit.impossible(Node(children=node.children), path, "a list")
         slot = node.slot
-        head = node.list_slot
+        list_slot = node.list_slot
         inner = node.elements or UNWANTED
         if node.many:
+            # Items: the LIST row and those of the labels have the slot.
             slot = NO_SLOT
-            head = node.slot
+            list_slot = node.slot
             inner = _opened(node)
         items = self._element(written_type["items"], items_read, inner, element(path))
-        self.program.fill(row, ops.ARRAY, slot, items, head)
+        self.program.fill(row, ops.ARRAY, slot, items, list_slot)
 
     def _element(self, written: Any, read: Any, node: Node, path: Path) -> int:
-        """Return the row of an element; a null declines if its fields are wanted."""
+        """Return the row of a list's element; a null declines if its fields are wanted.
+
+        Elsewhere it means that the fields are absent; but in a list, the n-th row of a field in the
+        log must be that of the n-th element.
+        """
         written_type = self.writer.type_of(written)
         if not node.children or not isinstance(written_type, list):
             return self.place(written, read, node, path)
@@ -416,11 +455,12 @@ class _Walk:
         self.fit.possible(node)
         self.fit.impossible(Node(elements=node.elements), path, "a map")
         slot = node.slot
-        head = NO_SLOT
+        map_slot = NO_SLOT
         inner = UNWANTED
         if node.many:
+            # Items: the MAP row and those of the names and counts have the slot.
             slot = NO_SLOT
-            head = node.slot
+            map_slot = node.slot
             inner = _opened(node)
         if len(node.children) > ops.CHILDREN_MAX:
             raise Unsure
@@ -435,55 +475,58 @@ class _Walk:
         ]
         first, number = self.program.names(rows)
         values = self.place(written_type["values"], values_read, inner, path)
-        self.program.fill(row, ops.MAP_OP, slot, values, head, first, number)
+        self.program.fill(row, ops.MAP_OP, slot, values, map_slot, first, number)
 
     def _record(
         self, row: int, written_type: Any, read_type: Any, node: Node, path: Path
     ) -> None:
-        """Fill a row for a record: the written fields, then the defaults of the reader's others."""
-        read, left = (
-            ([None] * len(written_type["fields"]), [])
-            if read_type is None
-            else fields_of(written_type, read_type)
-        )
+        """Fill a row for a record: the written fields, then the defaults of the reader's others.
+
+        As items, a record is read as a map of counts: constants write the MAP row and the names.
+        """
+        written_fields = written_type["fields"]
+        read_fields: list[Any] = [None] * len(written_fields)
+        defaulted: list[Any] = []
+        if read_type is not None:
+            read_fields, defaulted = fields_of(written_type, read_type)
         self.fit.possible(node)
         self.fit.impossible(Node(elements=node.elements), path, "a record")
-        if node.many and (
-            len(written_type["fields"]) > MAP_NAMES_MAX or read_type is not None
-        ):
+        if node.many and (len(written_fields) > MAP_NAMES_MAX or read_type is not None):
             raise Unsure
         rows: list[int] = []
         opened = _opened(node) if node.many else None
         if opened is not None:
-            rows.append(
-                self.program.constants(
-                    [(opened.slot, MAP, len(written_type["fields"]), -1)]
-                )
-            )
-        for member, becomes in zip(written_type["fields"], read, strict=True):
-            name = member["name"] if becomes is None else becomes["name"]
-            of = None if becomes is None else becomes["type"]
+            head = (opened.slot, MAP, len(written_fields), -1)
+            rows.append(self.program.constants([head]))
+        for written_field, read_field in zip(written_fields, read_fields, strict=True):
+            name = written_field["name"] if read_field is None else read_field["name"]
+            read = None if read_field is None else read_field["type"]
             inner = UNWANTED
             if opened is not None:
                 text = self.program.text(name)
                 rows.append(self.program.constants([(opened.slot, TEXT, *text)]))
                 inner = opened
-            elif read_type is None or becomes is not None:
+            elif read_type is None or read_field is not None:
                 inner = node.children.get(name, UNWANTED)
-            rows.append(self.place(member["type"], of, inner, child(path, name)))
-        for member in left:
-            if "default" not in member:
+            rows.append(
+                self.place(written_field["type"], read, inner, child(path, name))
+            )
+        for read_field in defaulted:
+            if "default" not in read_field:
                 raise Unsure
-            inner = node.children.get(member["name"], UNWANTED)
+            inner = node.children.get(read_field["name"], UNWANTED)
             if wants(inner):
                 rows.append(
-                    self.program.constants(self._default(member["default"], inner))
+                    self.program.constants(self._default(read_field["default"], inner))
                 )
         slot = NO_SLOT if node.many else node.slot
         self.program.fill(row, ops.RECORD, slot, *self.program.parts(rows))
 
-    def _default(self, value: Any, node: Node) -> list[Row]:
-        """Return the log rows of a reader's default for what is wanted at and below `node`."""
+    def _default(self, value: Any, node: Node) -> list[LogRow]:
+        """Return the log rows of a reader's default for what is wanted at and below `node`.
+
+        Unsure where the default has another shape than is wanted.
+        """
         for slot, _ in paths_of(node):
             self.fit.possible(Node(slot))
         if node.many and isinstance(value, dict | list):
@@ -512,8 +555,8 @@ class _Walk:
             raise Unsure
         return rows
 
-    def _scalar(self, value: Any, slot: int) -> Row:
-        """Return the log row of a default value that is no list or object."""
+    def _scalar(self, value: Any, slot: int) -> LogRow:
+        """Return the log row of a default where one value is wanted; OTHER for a list or object."""
         if isinstance(value, str):
             return (slot, TEXT, *self.program.text(value))
         if value is None:
@@ -528,7 +571,10 @@ class _Walk:
 
 
 def _opened(node: Node) -> Node:
-    """Return the node of the labels in an opened list or map; Unsure if more is wanted in it."""
+    """Return the node of what is in a list or map of items: names and values share its slot.
+
+    Unsure if more is wanted in it.
+    """
     if node.children or node.elements is not None:
         raise Unsure
     return Node(node.slot)
@@ -570,7 +616,8 @@ class AvroFormat(SchemaFormat[AvroProgram]):
     def __init__(self, tree: Node, reader: AvroSchema | None = None) -> None:
         super().__init__(AvroProgram(tree))
         self._reader = reader
-        # By number: the writer's schema, and the row that only checks every byte.
+        # By the number that `add` returns: the writer's schema, and the start row that only checks
+        # every byte.
         self._writers: list[tuple[AvroSchema, int]] = []
 
     def add(self, schema: Schema, message: bytes = b"") -> int:
@@ -581,12 +628,12 @@ class AvroFormat(SchemaFormat[AvroProgram]):
             writer = parse(
                 schema.text, [reference.text for reference in schema.references]
             )
-            root, whole, fit = self._source.add(writer, self._reader)
+            root, checking_root, fit = self._builder.add(writer, self._reader)
         except Exception:  # noqa: BLE001
             # fastavro accepts malformed schemas, such as a union in a union.
             raise Unreadable from None
         number = self._accept(root, fit)
-        self._writers.append((writer, whole))
+        self._writers.append((writer, checking_root))
         return number
 
     def scanner(
@@ -603,13 +650,14 @@ class AvroFormat(SchemaFormat[AvroProgram]):
         Scans every byte first: fastavro would allocate memory for 2^62 nulls, recurse without
         limit, and ignore trailing bytes.
         """
-        writer, root = self._writers[number]
+        writer, checking_root = self._writers[number]
         reader = self._reader
         stack = np.empty((NESTED_MAX, ops.FRAME), dtype=np.int64)
         data = np.frombuffer(payload, dtype=np.uint8)
-        log = np.empty((0, 4), dtype=np.int64)
+        # Nothing is wanted, so nothing is logged, and no text of the program is looked at.
+        log = np.empty((0, COLUMNS), dtype=np.int64)
         scan = ops.Scan(data, 0, self.program, stack)
-        if ops.scan_record(scan, 0, len(data), root, log, 0) == DECLINED:
+        if ops.scan_record(scan, 0, len(data), checking_root, log, 0) == DECLINED:
             raise ValueError(NOT_AVRO)
         # A bare type is read as the field of a record: see `as_field`.
         schemas = [writer] if reader is None else [writer, reader]

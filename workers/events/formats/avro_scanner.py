@@ -7,9 +7,10 @@ The program (`events.formats.avro`) has a row for every type at every node, int6
     A, B    record and union: first row in `parts`, and number of rows
             enum: first symbol in `names`, and number of symbols
             fixed: A is the size
-            array and map: A is the row of the value, B the slot of the LIST or MAP row
+            array and map: A is the row of an element or value, B the slot of the LIST or MAP row
+            in the log, negative without one
             constant: first row in `constants`, and number of rows
-    C, D    map on a wanted path: first entry in `names`, and number of names; 0 if not opened
+    C, D    map: first entry in `names`, and number, of the names that are wanted as fields
 
 Every byte is checked, even in unwanted values: shortest form of numbers, UTF-8, stated lengths of
 blocks, no trailing bytes. The program's texts (enum symbols, field names, defaults) follow the
@@ -26,12 +27,15 @@ from workers.events.json_scanner import same
 from workers.events.log import (
     DECLINED,
     FULL,
+    KIND,
     MAP_NAMES_MAX,
     START,
+    STOP,
     Output,
     end_log,
     put,
 )
+from workers.events.log import SLOT as LOG_SLOT
 
 OP, SLOT, A, B, C, D = range(6)
 COLUMNS = 6
@@ -46,7 +50,10 @@ RECORD = 13
 ARRAY = 14
 MAP_OP = 15
 
-# The frames of `stack`, int64 (depth, FRAME).
+# Columns of `stack`, which has a frame for every record, array or map that is open: its row;
+# of a record, the next of its `parts`; how many fields of the record, or values of the block, are
+# left; of an array or map, its LIST or MAP row in the log, the count of its values, and the stated
+# end of its block, or -1. F_COUNT of a map that is wanted as fields has a bit for each name met.
 F_ROW, F_NEXT, F_LEFT, F_HEAD, F_COUNT, F_END = range(6)
 FRAME = 6
 # Step limit for values that take no bytes: a hostile record may claim 2^62 of them.
@@ -75,7 +82,11 @@ class Program(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """A batch and its program. `stack`, int64 (depth, 6), is scratch; declines deeper records."""
+    """A batch and its program.
+
+    `data` has the records, and from `base` on the program's texts. `stack`, int64 (depth, FRAME),
+    is scratch for one record; deeper ones are declined.
+    """
 
     data: Bytes
     base: int
@@ -85,7 +96,10 @@ class Scan(NamedTuple):
 
 @checked_inline
 def scan_flat(scan: Scan, row: int, pos: int, stop: int) -> tuple[int, int, int, int]:
-    """Return kind, start, stop and end of a value without parts; the end is REFUSED if invalid."""
+    """Read a value without parts at `pos`, whose type is in `row` of the program.
+
+    Returns KIND, START and STOP of its log row, and its end, REFUSED if it is invalid.
+    """
     data = scan.data
     rows = scan.program.rows
     names = scan.program.names
@@ -105,13 +119,13 @@ def scan_flat(scan: Scan, row: int, pos: int, stop: int) -> tuple[int, int, int,
             return kinds.TRUE, 0, 0, REFUSED
         return (kinds.TRUE if data[pos] == 1 else kinds.FALSE), -1, -1, pos + 1
     if op == ENUM:
-        which, pos = zigzag(data, pos, stop)
-        if pos == REFUSED or not 0 <= which < rows[row, B]:
+        symbol, pos = zigzag(data, pos, stop)
+        if pos == REFUSED or not 0 <= symbol < rows[row, B]:
             return kinds.TEXT, 0, 0, REFUSED
         return (
             kinds.TEXT,
-            scan.base + names[a + which, 0],
-            scan.base + names[a + which, 1],
+            scan.base + names[a + symbol, 0],
+            scan.base + names[a + symbol, 1],
             pos,
         )
     if op == FIXED:
@@ -121,7 +135,11 @@ def scan_flat(scan: Scan, row: int, pos: int, stop: int) -> tuple[int, int, int,
 
 @checked_part
 def block(data: Bytes, pos: int, stop: int) -> tuple[int, int, int]:
-    """Return item count, start (REFUSED if invalid) and end (-1 if not stated) of a block."""
+    """Read the head of a block of a list or map.
+
+    Returns the number of its values, where they begin (REFUSED if invalid), and where they are
+    stated to end (-1 if that is not stated: a negative count says that it is).
+    """
     count, pos = zigzag(data, pos, stop)
     if pos == REFUSED or count >= 0:
         return count, pos, -1
@@ -135,17 +153,21 @@ def block(data: Bytes, pos: int, stop: int) -> tuple[int, int, int]:
 def scan_record(
     scan: Scan, pos: int, stop: int, root: int, log: Longs, used: int
 ) -> int:
-    """Log the record data[pos:stop] from row `used` on; return the rows used, DECLINED or FULL."""
+    """Log the record data[pos:stop] from row `used` on; return the rows used, DECLINED or FULL.
+
+    `root` is the program's row of the record's type.
+    """
     data, base, program, stack = scan
     rows, parts, names, constants = program
+    # Frames of `stack` in use.
     depth = 0
     row = root
     # Every turn reads the value of the type in `row`, unless that is a union: then the next turn
     # reads the branch. A stack instead of recursion: a hostile record must not end the process.
-    steps = STEPS_FREE + STEPS_A_BYTE * (stop - pos)
+    steps_left = STEPS_FREE + STEPS_A_BYTE * (stop - pos)
     while True:
-        steps -= 1
-        if steps < 0:
+        steps_left -= 1
+        if steps_left < 0:
             return DECLINED
         op = rows[row, OP]
         slot = rows[row, SLOT]
@@ -158,25 +180,26 @@ def scan_record(
                 if used == FULL:
                     return FULL
         elif op == UNION:
-            which, pos = zigzag(data, pos, stop)
-            if pos == REFUSED or not 0 <= which < rows[row, B]:
+            branch, pos = zigzag(data, pos, stop)
+            if pos == REFUSED or not 0 <= branch < rows[row, B]:
                 return DECLINED
-            row = parts[rows[row, A] + which]
+            row = parts[rows[row, A] + branch]
             continue
         elif op == CONSTANT:
-            for which in range(rows[row, A], rows[row, A] + rows[row, B]):
-                kind = constants[which, 1]
-                start = constants[which, 2]
-                end = constants[which, 3]
+            for constant in range(rows[row, A], rows[row, A] + rows[row, B]):
+                kind = constants[constant, KIND]
+                start = constants[constant, START]
+                end = constants[constant, STOP]
+                # Start and stop of a text are those in the program's texts.
                 shift = base if kind in (kinds.TEXT, kinds.WHOLE) else 0
-                used = put(
-                    log, used, constants[which, 0], kind, start + shift, end + shift
-                )
+                log_slot = constants[constant, LOG_SLOT]
+                used = put(log, used, log_slot, kind, start + shift, end + shift)
             if used == FULL:
                 return FULL
         elif op == DECLINE or depth == len(stack):
             return DECLINED
         else:
+            # A record, array or map: open a frame. Wanted as a value as well, which it is not.
             if slot >= 0:
                 used = put(log, used, slot, kinds.OTHER, -1, -1)
             stack[depth, F_ROW] = row
@@ -218,6 +241,7 @@ def scan_record(
                 if pos == REFUSED:
                     return DECLINED
                 if left == 0:
+                    # The count is known only now.
                     if slot >= 0:
                         log[stack[top, F_HEAD], START] = stack[top, F_COUNT]
                     depth -= 1
@@ -245,14 +269,14 @@ def scan_record(
                     return FULL
             # A value that a path names has a row of its own, which replaces that of all values.
             first = rows[holder, C]
-            for which in range(rows[holder, D]):
-                name = first + which
+            for bit in range(rows[holder, D]):
+                name = first + bit
                 if same(
                     data, start, end, data, base + names[name, 0], base + names[name, 1]
                 ):
-                    if stack[top, F_COUNT] >> which & 1:
+                    if stack[top, F_COUNT] >> bit & 1:
                         return DECLINED
-                    stack[top, F_COUNT] |= 1 << which
+                    stack[top, F_COUNT] |= 1 << bit
                     row = names[name, 2]
                     break
             break
@@ -262,10 +286,11 @@ def scan_record(
 def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, out: Output) -> int:
     """Log records from `begin` on until the output is full; return where to resume, or n.
 
-    `roots` has the program's row for each record, DECLINED to skip it.
+    `values`, int64 (n, 2), has start and stop of each record, and `roots` (n,) the program's row of
+    its type, or DECLINED to leave it to the general reader.
     """
     used = 0
-    room = out.declined_bytes
+    bytes_left = out.declined_bytes
     for i in range(begin, len(values)):
         end = DECLINED
         if roots[i] != DECLINED:
@@ -274,7 +299,7 @@ def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, out: Output) -
             )
         if end == FULL:
             return i
-        used, room = end_log(out, i, values, used, end, room)
-        if room <= 0:
+        used, bytes_left = end_log(out, i, values, used, end, bytes_left)
+        if bytes_left <= 0:
             return i + 1
     return len(values)

@@ -1,7 +1,9 @@
 """What the binary formats share: how wanted fields fit a schema, program texts, known schemas.
 
 A *program* is the tables that a compiled scanner (`avro_scanner`, `protobuf_scanner`) follows in
-place of a schema. `tree` is the tree of wanted fields (`events.tree`).
+place of a schema: rows of integers, with references to each other by number. `tree` is the tree of
+wanted fields (`events.tree`), a *node* a place in it with all that is wanted there, and a path
+names a place for messages.
 """
 
 from __future__ import annotations
@@ -52,9 +54,11 @@ RecordScan = Callable[[int, Output], int]
 
 
 class Program:
-    """A scanner's program for one tree, to which schemas are added. Not thread-safe.
+    """Builder of a scanner's program for one tree, to which schemas are added. Not thread-safe.
 
-    The texts that it names follow the records of a batch.
+    Texts of the program (names of fields, symbols of enums, defaults) are rows' starts and stops in
+    `texts`, which the caller puts behind the records of a batch: so scanners find all texts in one
+    array.
     """
 
     def __init__(self, tree: Node) -> None:
@@ -78,7 +82,10 @@ class Program:
         return start, len(self._texts)
 
     def names(self, names: list[tuple[str, int]]) -> tuple[int, int]:
-        """Add names, each with a number; return the first row and how many there are."""
+        """Add rows of `names`: each a name's start and stop in `texts`, and the number given.
+
+        Returns the first row and how many there are.
+        """
         first = len(self._names)
         self._names += [(*self.text(name), number) for name, number in names]
         return first, len(names)
@@ -93,10 +100,11 @@ class SchemaFormat(Generic[P]):
     #: Whether records name a message of their schema.
     names_messages: ClassVar[bool]
 
-    def __init__(self, source: P) -> None:
-        self._source = source
-        self.program = source.complete()
-        self.texts = source.texts
+    def __init__(self, builder: P) -> None:
+        self._builder = builder
+        # The program so far, as the scanner's arrays: complete again after each schema.
+        self.program = builder.complete()
+        self.texts = builder.texts
         #: The scanner's start row, by the number that `add` returns.
         self.roots: list[int] = []
         #: Wanted fields missing from the last schema added.
@@ -111,7 +119,11 @@ class SchemaFormat(Generic[P]):
     def scanner(
         self, data: Bytes, values: Longs, roots: Longs, base: int
     ) -> RecordScan:
-        """Return the scanner of a batch; the program's texts are in `data` from `base` on."""
+        """Return the scanner of a batch.
+
+        `values`, int64 (n, 2), has start and stop of each record in `data`, and `roots` the row of
+        the program where it starts, or DECLINED; the program's texts are in `data` from `base` on.
+        """
         raise NotImplementedError
 
     def decode(self, number: int, payload: bytes) -> Any:
@@ -119,14 +131,13 @@ class SchemaFormat(Generic[P]):
         raise NotImplementedError
 
     def _accept(self, root: int, fit: Fit) -> int:
-        """Take a new start row into the program; return its number, or raise SchemaRefused."""
+        """Number a schema that the builder has added, with start row `root`; or SchemaRefused."""
         refusal = fit.refusal()
         if refusal is not None:
             raise SchemaRefused(refusal)
         self.absent = fit.absent()
-        source = self._source
-        self.program = source.complete()
-        self.texts = source.texts
+        self.program = self._builder.complete()
+        self.texts = self._builder.texts
         self.roots.append(root)
         return len(self.roots) - 1
 
@@ -165,16 +176,18 @@ class Fit:
     """Findings per wanted field while a schema is walked. Not thread-safe.
 
     A schema may have several types at a place (a union). It is refused if a wanted field is
-    impossible in one of them and possible in none.
+    impossible in one of them and possible in none. A field about which nothing is found is absent,
+    which refuses nothing: its events may be rejects.
     """
 
     def __init__(self, tree: Node) -> None:
+        # All by slot.
         self._paths: Mapping[int, Path] = dict(paths_of(tree))
         self._possible: set[int] = set()
-        self._why: dict[int, str] = {}
+        self._why_impossible: dict[int, str] = {}
 
     def possible(self, node: Node) -> None:
-        """Note that a place may have a value, of whatever type."""
+        """Note that a place may have a value, of whatever type; not what may be in it."""
         self._possible.add(node.slot)
 
     def impossible(self, node: Node, path: Path, what: str) -> None:
@@ -185,10 +198,10 @@ class Fit:
             else:
                 outer = repr(str(path)) if path.steps else "the event"
                 reason = f"field {str(inner)!r}: {outer} is {what} in the schema"
-            self._why.setdefault(slot, reason)
+            self._why_impossible.setdefault(slot, reason)
 
     def refuse(self, node: Node, path: Path, what: str) -> None:
-        """Note that the value at `path` is of a type that cannot be wanted there."""
+        """Note that the value at `path` has a type that cannot be wanted: not even `possible`."""
         self._possible.discard(node.slot)
         self.impossible(Node(node.slot), path, what)
 
@@ -202,8 +215,8 @@ class Fit:
         """Return the refusal of the schema, naming the first impossible field; None if usable."""
         # A field may be impossible in one branch of a union and possible in another.
         for slot in self._paths:
-            if slot in self._why and slot not in self._possible:
-                return self._why[slot]
+            if slot in self._why_impossible and slot not in self._possible:
+                return self._why_impossible[slot]
         return None
 
     def absent(self) -> list[str]:
@@ -211,5 +224,5 @@ class Fit:
         return [
             str(path)
             for slot, path in self._paths.items()
-            if slot not in self._possible | self._why.keys()
+            if slot not in self._possible | self._why_impossible.keys()
         ]

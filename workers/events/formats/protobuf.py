@@ -1,9 +1,13 @@
 """Protobuf format: the scanner's program and input, and the general reader of one message.
 
 Message types and the wanted paths are compiled into a program for `protobuf_scanner`: a row for
-each type, with a mode, and for each of its fields. Where a mode or a field "declines", the scanner
-leaves the whole message to the general reader. A registry stores a schema as text or descriptor;
-either becomes a message type of upb.
+each type, with a mode, and for each of its fields. Their columns (`ops`) are named there. Where a
+mode or a field "declines", the scanner leaves the whole message to the general reader. A registry
+stores a schema as text or descriptor; either becomes a message type of upb, Google's reader.
+
+A field is *singular* or *repeated*; a map is a repeated field of messages with a key and a value. A
+singular field with *presence* may be absent; any other that a message lacks has its type's default
+value. Of the fields of a *oneof*, a message has one at most.
 """
 
 from collections.abc import Sequence
@@ -45,7 +49,10 @@ from workers.mechanisms.config.views import Path
 
 
 class ProtobufSchema:
-    """A schema and its imports in their own descriptor pool; errors as in `avro.parse`."""
+    """A schema and its imports in their own descriptor pool.
+
+    Raises ValueError, without the schema's content, if it cannot be used.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self.compiled = compile_schema(schema)
@@ -73,23 +80,27 @@ class ProtobufSchema:
 
 
 def indexes_of(message: bytes) -> list[int]:
-    """Parse the message path after a schema id: its length, then the indexes."""
+    """Parse the message path after a schema id: its length, then the indexes.
+
+    Instead of the usual path, [0], producers write an empty one.
+    """
     data = np.frombuffer(message, dtype=np.uint8)
-    number, at = zigzag(data, 0, len(data))
-    if number == 0 and at == len(message):
+    length, pos = zigzag(data, 0, len(data))
+    if length == 0 and pos == len(message):
         return [0]
-    found = []
-    while at != REFUSED and at < len(message):
-        index, at = zigzag(data, at, len(data))
-        found.append(index)
-    if at == REFUSED or len(found) != number:
+    indexes = []
+    while pos != REFUSED and pos < len(message):
+        index, pos = zigzag(data, pos, len(data))
+        indexes.append(index)
+    if pos == REFUSED or len(indexes) != length:
         raise SchemaRefused(NO_MESSAGE)
-    return found
+    return indexes
 
 
 # Descriptor type of a group, a deprecated kind of message: only the general reader reads it.
 _GROUP = 10
-# A log row for a missing field; see `protobuf_scanner`.
+# What marks a field as seen, BIT or STATE (the other is -1), and its log row if it was not: slot,
+# KIND, START and STOP.
 Missing = tuple[int, int, int, int, int, int]
 # Log row (KIND, START, STOP) of the default value, by field type; other types have the number 0.
 _DEFAULTS = MappingProxyType(
@@ -128,7 +139,7 @@ class ProtobufProgram(Program):
         return ops.Program(
             longs(self._messages, ops.MESSAGE_COLUMNS),
             longs(self._fields, ops.FIELD_COLUMNS),
-            longs(self._missing, 6),
+            longs(self._missing, ops.MISSING_COLUMNS),
             longs(self._names, 3),
         )
 
@@ -140,13 +151,16 @@ class ProtobufProgram(Program):
     def fill(
         self, row: int, fields: list[list[int]], mode: int, missing: list[Missing]
     ) -> None:
-        """Fill a row of `messages`, and append its fields and its log rows for missing fields."""
-        # A map's value has no field number, so its row goes after the sorted rows.
+        """Fill a row of `messages`, and append its fields and its log rows for missing fields.
+
+        The row of a map in `fields` is twice as long: it ends with that of the map's values.
+        """
+        # The values' rows are found by VALUE_ROW, so they go after those sorted by number.
         first = len(self._fields)
         self._fields += [field[: ops.FIELD_COLUMNS] for field in fields]
-        for at, field in enumerate(fields, first):
+        for row_of_map, field in enumerate(fields, first):
             if len(field) > ops.FIELD_COLUMNS:
-                self._fields[at][ops.VALUE_ROW] = len(self._fields)
+                self._fields[row_of_map][ops.VALUE_ROW] = len(self._fields)
                 self._fields.append(field[ops.FIELD_COLUMNS :])
         self._messages[row] = [
             first,
@@ -165,22 +179,27 @@ class ProtobufProgram(Program):
 
 @dataclass
 class _Walk:
-    """A walk of message types along one tree: one row for each type at each node."""
+    """A walk of message types along one tree: one row for each type at each node.
+
+    Fields are descriptors, as upb has them. What is found about wanted fields goes to `fit`.
+    """
 
     program: ProtobufProgram
     fit: Fit
     compiled: Compiled
 
     def __post_init__(self) -> None:
+        # Row of a message type, by its name and the id of the node.
         self._made: dict[tuple[str, int], int] = {}
         # Keeps nodes alive while `_made` has their ids in its keys.
         self._alive: list[Node] = []
+        # First row and number of an enum's names, by its name.
         self._enums: dict[str, tuple[int, int]] = {}
 
     def message(self, kind: Any, node: Node, path: Path = ROOT) -> int:
         """Return the row of a message type (`kind`, a descriptor), of which `node` is wanted."""
         if not wants(node):
-            node = UNWANTED
+            node = UNWANTED  # one object for all: its id is in the key
         key = (kind.full_name, id(node))
         if key in self._made:
             return self._made[key]
@@ -192,6 +211,7 @@ class _Walk:
         if any((kind.full_name, name) in self.compiled.unread for name in children):
             raise MissingImports(self.compiled.missing)
         bits = _bits(kind, list(children))
+        # Unknown fields are skipped.
         mode = ops.CLOSED
         # A field with an unknown number may be an extension, which only the general reader checks.
         if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
@@ -207,7 +227,7 @@ class _Walk:
             if wanted is None:
                 fields.append(self._unwanted(field, bit))
             else:
-                # Nor lists in lists.
+                # Nor lists in lists: the scanner has one state for each list, not for each element.
                 if path.list_at is not None and field.is_repeated:
                     mode = ops.DECLINES
                 fields.append(self._wanted(field, wanted, child(path, field.name), bit))
@@ -216,19 +236,22 @@ class _Walk:
         return row
 
     def _unwanted(self, field: Any, bit: int) -> list[int]:
-        """Return the row of an unwanted field, which is still checked."""
+        """Return the row of an unwanted field, which is still checked.
+
+        `bit` is that of its oneof if another field of this is wanted, else -1.
+        """
         state = ops.UNWANTED if field.is_repeated else -1
         kind = ops.DECLINE if field.type == _GROUP else _kind(field, NO_SLOT)
         inner = 0
         if kind == ops.MESSAGE:
             inner = self.message(field.message_type, UNWANTED)
-        return _field(field, kind, inner=inner, bit=bit, state=state)
+        return _field_row(field, kind, inner=inner, bit=bit, state=state)
 
     def _wanted(self, field: Any, node: Node, path: Path, bit: int) -> list[int]:
         """Return the row of a field with something wanted; note in the fit what it can hold."""
         if field.type == _GROUP:
             self.fit.possible(node)
-            return _field(field, ops.DECLINE)
+            return _field_row(field, ops.DECLINE)
         if _is_map(field):
             return self._map(field, node, path)
         if field.is_repeated:
@@ -238,10 +261,15 @@ class _Walk:
         inner, count = self._inner(field, node, path)
         if field.type == ops.MESSAGE and node.many:
             self.fit.refuse(node, path, "a message")
-        return _field(field, field.type, node.slot, inner=inner, count=count, bit=bit)
+        return _field_row(
+            field, field.type, slot=node.slot, inner=inner, count=count, bit=bit
+        )
 
     def _inner(self, field: Any, node: Node, path: Path) -> tuple[int, int]:
-        """Return INNER and COUNT of a field's row: of its message type or enum, else zeros."""
+        """Return INNER and COUNT of a field's row: of its message type or enum, else zeros.
+
+        Only a message may have the fields that `node` wants in it.
+        """
         if field.type == ops.MESSAGE:
             return self.message(
                 field.message_type, Node(children=node.children), path
@@ -251,32 +279,41 @@ class _Walk:
         return self._enum(field.enum_type) if field.type == ops.ENUM else (0, 0)
 
     def _list(self, field: Any, node: Node, path: Path) -> list[int]:
-        """Return the row of a repeated field, wanted as one value or by element."""
+        """Return the row of a repeated field, wanted as items, by element, or as one value."""
         self.fit.possible(node)
         self.fit.impossible(Node(children=node.children), path, "a repeated field")
-        state = self.program.list_state()
+        slot = NO_SLOT
+        head = NO_SLOT
+        outer = NO_SLOT
         if node.many:
-            # Opened, as items are: the elements have the node's own slot.
+            # As items: the elements have the node's own slot.
             inner, count = self._inner(field, Node(node.slot), path)
-            row = _field(field, _kind(field, node.slot), node.slot, node.slot)
-            if node.elements is not None:
-                row[ops.TYPE] = ops.DECLINE
+            slot = node.slot
+            head = node.slot
         elif node.elements is not None:
-            wanted = node.elements
-            self.fit.possible(wanted)
-            inner, count = self._inner(field, wanted, element(path))
-            kind = _kind(field, wanted.slot)
-            row = _field(field, kind, wanted.slot, node.list_slot, node.slot)
+            self.fit.possible(node.elements)
+            inner, count = self._inner(field, node.elements, element(path))
+            slot = node.elements.slot
+            head = node.list_slot
+            outer = node.slot
         else:
+            # As one value, which a list is not: that is all to be logged.
             inner, count = self._inner(field, Node(), path)
-            row = _field(field, _kind(field, NO_SLOT), outer=node.slot)
-        row[ops.INNER] = inner
-        row[ops.COUNT] = count
-        row[ops.STATE] = state
-        return row
+            outer = node.slot
+        is_wanted_twice = node.many and node.elements is not None
+        return _field_row(
+            field,
+            ops.DECLINE if is_wanted_twice else _kind(field, slot),
+            slot=slot,
+            head=head,
+            outer=outer,
+            inner=inner,
+            count=count,
+            state=self.program.list_state(),
+        )
 
     def _map(self, field: Any, node: Node, path: Path) -> list[int]:
-        """Return the row of a map field, joined with that of its values.
+        """Return the row of a map field, joined with that of its values (see `fill`).
 
         A map is wanted as items (label -> count), or some of its keys are wanted as fields. Maps
         that the scanner cannot read, such as those of messages, are left to the general reader.
@@ -290,7 +327,7 @@ class _Walk:
             if value.type != ops.MESSAGE:
                 what = f"of type {_type_name(value)}"
                 self.fit.within(wanted, child(path, name), what)
-        row = _field(
+        row = _field_row(
             field,
             ops.MAP,
             head=node.slot if node.many else NO_SLOT,
@@ -299,15 +336,13 @@ class _Walk:
         )
         wanted_keys = [(name, inner.slot) for name, inner in node.children.items()]
         has_plain_types = key.type == ops.STRING and value.type != ops.MESSAGE
-        wanted_twice = node.many and wanted_keys
-        if not has_plain_types or wanted_twice or len(wanted_keys) > ops.BITS_MAX:
+        is_wanted_twice = node.many and wanted_keys
+        if not has_plain_types or is_wanted_twice or len(wanted_keys) > ops.BITS_MAX:
             row[ops.TYPE] = ops.DECLINE
             return row
         row[ops.INNER], row[ops.COUNT] = self.program.names(wanted_keys)
         inner, count = self._enum(value.enum_type) if value.type == ops.ENUM else (0, 0)
-        value_row = _field(value, value.type, inner=inner, count=count)
-        # A map's value has no field number of its own.
-        return [*row, 0, *value_row[1:]]
+        return [*row, *_field_row(value, value.type, inner=inner, count=count)]
 
     def _enum(self, kind: Any) -> tuple[int, int]:
         """Return the first row of an enum's names, sorted by number, and how many there are."""
@@ -320,11 +355,14 @@ class _Walk:
         return self._enums[kind.full_name]
 
     def _absent(self, field: Any, node: Node, row: list[int]) -> list[Missing]:
-        """Return the log rows for a message that lacks a wanted field: a default or empty list."""
+        """Return the log rows for a message that lacks a wanted field: a default or empty list.
+
+        `row` is the field's row of `fields`. A field with presence is just absent.
+        """
         if field.is_repeated:
             state = row[ops.STATE]
-            head = MAP if _is_map(field) else LIST
-            heads = [(row[ops.OUTER], OTHER, -1), (row[ops.HEAD], head, 0)]
+            head_kind = MAP if _is_map(field) else LIST
+            heads = [(row[ops.OUTER], OTHER, -1), (row[ops.HEAD], head_kind, 0)]
             if node.many and node.elements is not None:
                 heads.append((node.list_slot, LIST, 0))
             return [
@@ -347,20 +385,24 @@ class _Walk:
 def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
     """Return a bit for every wanted singular field, which marks it as seen in a message.
 
-    All members of a oneof share the bit, since a later one clears the others.
+    `kind` is the message type, `wanted` has names of fields. All members of a oneof share the bit,
+    even unwanted ones, since a later one clears the others.
     """
     bits: dict[str, int] = {}
-    for number, name in enumerate(wanted):
+    for bit, name in enumerate(wanted):
         field = kind.fields_by_name.get(name)
         if name not in bits and field is not None and not field.is_repeated:
             oneof = field.containing_oneof
             members = [field] if oneof is None else oneof.fields
-            bits |= {each.name: number for each in members}
+            bits |= {member.name: bit for member in members}
     return bits
 
 
 def _kind(field: Any, slot: int) -> int:
-    """Return the type that a row has; a number without a slot may be any 64 bits."""
+    """Return the type that a field's row has: its own, or INT64 for an unwanted varint.
+
+    Decoders accept any 64 bits there, and nobody reads them.
+    """
     kind: int = field.type
     return ops.INT64 if slot == NO_SLOT and ops.WIRES[kind] == ops.VARINT else kind
 
@@ -369,9 +411,10 @@ def _is_map(field: Any) -> bool:
     return bool(field.type == ops.MESSAGE and field.message_type.GetOptions().map_entry)
 
 
-def _field(
+def _field_row(
     field: Any,
     kind: int,
+    *,
     slot: int = NO_SLOT,
     head: int = NO_SLOT,
     outer: int = NO_SLOT,
@@ -380,7 +423,10 @@ def _field(
     bit: int = -1,
     state: int = -1,
 ) -> list[int]:
-    """Return a row of `fields`, with the columns of `protobuf_scanner`."""
+    """Return a row of `fields`: its columns NUMBER, TYPE (`kind`), SLOT, HEAD and so on.
+
+    The last one, VALUE_ROW, is 0 until `fill` knows it: only maps have one.
+    """
     return [field.number, kind, slot, head, outer, inner, count, bit, state, 0]
 
 
@@ -404,6 +450,7 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
         super().__init__(ProtobufProgram(tree or Node()))
         self._tree = tree
         self._schemas: dict[Schema, ProtobufSchema] = {}
+        # upb's classes of messages, by the number that `add` returns.
         self._classes: list[Any] = []
 
     def add(self, schema: Schema, message: bytes = b"\0") -> int:
@@ -415,7 +462,7 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
             if source is None:
                 source = self._schemas[schema] = ProtobufSchema(schema)
             descriptor = source.message(indexes_of(message))
-            root, fit = self._source.add(descriptor, source.compiled)
+            root, fit = self._builder.add(descriptor, source.compiled)
             kind = message_factory.GetMessageClass(descriptor)
         except MissingImports as error:
             raise Unreadable(error.names) from None
@@ -431,7 +478,7 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
     ) -> RecordScan:
         """Return the scanner of a batch, see `SchemaFormat`; its scratch is for one thread."""
         stack = np.empty((STACK, ops.FRAME), dtype=np.int64)
-        lists = np.empty((self._source.lists, ops.LIST_COLUMNS), dtype=np.int64)
+        lists = np.empty((self._builder.lists, ops.LIST_COLUMNS), dtype=np.int64)
         scan = ops.Scan(data, base, self.program, stack, lists)
         return partial(ops.scan_all, scan, values, roots)
 
@@ -446,10 +493,14 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
 
 
 def _object(message: Any, node: Node | None) -> dict[str, object]:
-    """Return the wanted fields of a message, or all; those with presence only if set."""
+    """Return the wanted fields of a message, or all if `node` is None.
+
+    Of those with presence, only the ones that are set.
+    """
     fields = message.DESCRIPTOR.fields_by_name
     values: dict[str, object] = {}
     for name in fields if node is None else node.children:
+        # None below a None: all fields there.
         inner = node and node.children[name]
         field = fields.get(name)
         if field is None or (field.has_presence and not message.HasField(name)):

@@ -4,7 +4,7 @@ The program (`events.formats.protobuf`) has a row of `messages`, int64 (n, 5), f
 at each node:
 
     FIRST, N      first row in `fields`, sorted by number, and number of rows
-    MODE          CLOSED; STRICT: an unknown field declines; DECLINES
+    MODE          CLOSED: unknown fields are skipped; STRICT: one declines; DECLINES: always
     MISSING, M    first row in `missing`, and number of rows
 
 A field is a row of `fields`, int64 (n, 10):
@@ -21,6 +21,10 @@ A field is a row of `fields`, int64 (n, 10):
 
 A row of `missing`, int64 (n, 6), is a log row for a field that a message lacks: BIT and STATE, one
 of which is -1, slot, kind, start and stop.
+
+While a message is read, `seen` has the bits of its fields so far. A list may come in many fields,
+so a row of `lists` has its state: which log row is the LIST or MAP row, the *head*, whose START
+counts the values, and where the list's log ended at its last value.
 
 Every byte is checked, even in unwanted values. Declines what a decoder would normalize: numbers in
 a long form, a wanted field twice, lists in pieces.
@@ -92,12 +96,18 @@ WIRES = np.array(
 )
 WIRES.flags.writeable = False
 
-# Frames of `stack`; columns of `lists`: LIST row (-1: none yet), end of its rows, map names seen.
+# Columns of `stack`, which has a frame for every message that is open: row of `messages`, its end,
+# the bits seen, and the place among its fields of the one expected next.
 F_MESSAGE = 0
 F_END = 1
 F_SEEN = 2
 F_HINT = 3
 FRAME = 4
+# Columns of `missing`.
+M_BIT, M_STATE, M_SLOT, M_KIND, M_START, M_STOP = range(6)
+MISSING_COLUMNS = 6
+# Columns of `lists`: log row of the head (-1: no value yet), where the list's log ended, and a bit
+# for each wanted name of a map that was met.
 L_HEAD = 0
 L_END = 1
 L_SEEN = 2
@@ -134,7 +144,10 @@ class Scan(NamedTuple):
 
 @checked_part
 def row_of(table: Longs, column: int, first: int, count: int, number: int) -> int:
-    """Return the row, of `count` sorted from `first` on, with a number in a column; -1 if none."""
+    """Return the row with a `number` in a column, by bisection; -1 if none.
+
+    Only the `count` rows from `first` on are searched, which are sorted by that column.
+    """
     low = first
     high = first + count
     while low < high:
@@ -148,7 +161,10 @@ def row_of(table: Longs, column: int, first: int, count: int, number: int) -> in
 
 @checked_inline
 def scalar(scan: Scan, row: int, pos: int, stop: int) -> tuple[int, int, int, int]:
-    """Return kind, start, stop and end of a field's value; the end is REFUSED if invalid."""
+    """Read a value at `pos`, which is no message, of the field in `row` of `fields`.
+
+    Returns KIND, START and STOP of its log row, and its end, REFUSED if invalid.
+    """
     data = scan.data
     fields = scan.program.fields
     names = scan.program.names
@@ -188,9 +204,10 @@ def scalar(scan: Scan, row: int, pos: int, stop: int) -> tuple[int, int, int, in
 
 @checked_part
 def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
-    """Count a value in the head row of its list or map, which is logged at the first value.
+    """Count a value of the list or map in `row` of `fields` in its head, logged at the first value.
 
-    Return the rows used; DECLINED if other rows were logged since the value before.
+    Returns the rows used, or FULL; DECLINED if other rows were logged since the value before: the
+    values in the log must follow each other.
     """
     fields = scan.program.fields
     lists = scan.lists
@@ -212,7 +229,7 @@ def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
         )
         if not has_own_slots:
             return DECLINED
-    # Unless the log is full.
+    # `used` is negative if the log is full.
     if used > 0 and has_head:
         log[lists[state, L_HEAD], START] += 1
     return used
@@ -222,7 +239,10 @@ def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
 def log_value(
     scan: Scan, row: int, pos: int, stop: int, log: Longs, used: int
 ) -> tuple[int, int]:
-    """Log the value at `pos` of the field in `row`; return its end, or REFUSED, and rows used."""
+    """Log the value at `pos` of the field in `row` of `fields`.
+
+    Returns its end or REFUSED, and the rows used, DECLINED or FULL.
+    """
     fields = scan.program.fields
     lists = scan.lists
     kind, start, end, pos = scalar(scan, row, pos, stop)
@@ -242,35 +262,38 @@ def log_value(
 def log_map_entry(
     scan: Scan, row: int, pos: int, stop: int, log: Longs, used: int
 ) -> int:
-    """Log the map entry data[pos:stop] of the field in `row`; return rows used, or DECLINED."""
+    """Log the map entry data[pos:stop] of the field in `row` of `fields`.
+
+    Returns the rows used, DECLINED or FULL.
+    """
     data, base, program, _, lists = scan
     fields = program.fields
     names = program.names
-    inner = fields[row, VALUE_ROW]
-    # Both are empty texts unless the entry has them.
+    value_row = fields[row, VALUE_ROW]
+    value_type = fields[value_row, TYPE]
+    # Name and value (a log row) are empty texts unless the entry has them.
     name = base
     name_end = base
     kind = kinds.TEXT
     start = base
     end = base
-    value_type = fields[inner, TYPE]
-    named = False
-    valued = False
+    has_name_field = False
+    has_value_field = False
     # An entry is a message with the name as field 1 and the value as field 2.
     while pos < stop:
         tag, pos = varint(data, pos, stop)
-        if tag == 1 << 3 | LENGTH and not named:
+        if tag == 1 << 3 | LENGTH and not has_name_field:
             length, pos = varint(data, pos, stop)
             _, name, name_end, pos = delimited(data, pos, stop, length, True)
-            named = True
-        elif tag == 2 << 3 | WIRES[value_type] and not valued:
-            kind, start, end, pos = scalar(scan, inner, pos, stop)
-            valued = True
+            has_name_field = True
+        elif tag == 2 << 3 | WIRES[value_type] and not has_value_field:
+            kind, start, end, pos = scalar(scan, value_row, pos, stop)
+            has_value_field = True
         else:
             return DECLINED
         if pos == REFUSED:
             return DECLINED
-    if not valued:
+    if not has_value_field:
         # Log the type's default; enum and bytes are left to the general reader.
         if value_type in (ENUM, BYTES):
             return DECLINED
@@ -286,49 +309,57 @@ def log_map_entry(
     used = open_list(scan, row, log, used)
     if used < 0:
         return used
-    head = fields[row, HEAD]
-    if head >= 0:
-        before = lists[state, L_HEAD]
-        if log[before, START] > MAP_NAMES_MAX or has_name(
-            data, name, name_end, log, before, used
+    # As items: of a repeated name, the last value wins, which is left to the general reader.
+    slot = fields[row, HEAD]
+    if slot >= 0:
+        head = lists[state, L_HEAD]
+        if log[head, START] > MAP_NAMES_MAX or has_name(
+            data, name, name_end, log, head, used
         ):
             return DECLINED
-        used = put(log, used, head, kinds.TEXT, name, name_end)
-        used = put(log, used, head, kind, start, end)
+        used = put(log, used, slot, kinds.TEXT, name, name_end)
+        used = put(log, used, slot, kind, start, end)
         lists[state, L_END] = used
-    for which in range(fields[row, COUNT]):
-        pos = fields[row, INNER] + which
-        if same(data, name, name_end, data, base + names[pos, 0], base + names[pos, 1]):
-            if lists[state, L_SEEN] >> which & 1:
+    # As fields: the names that are wanted have slots of their own.
+    for bit in range(fields[row, COUNT]):
+        name_row = fields[row, INNER] + bit
+        wanted_start = base + names[name_row, 0]
+        wanted_stop = base + names[name_row, 1]
+        if same(data, name, name_end, data, wanted_start, wanted_stop):
+            if lists[state, L_SEEN] >> bit & 1:
                 return DECLINED
-            lists[state, L_SEEN] |= 1 << which
-            used = put(log, used, names[pos, 2], kind, start, end)
+            lists[state, L_SEEN] |= 1 << bit
+            used = put(log, used, names[name_row, 2], kind, start, end)
     return used
 
 
 @checked_part
 def log_missing(scan: Scan, message: int, seen: int, log: Longs, used: int) -> int:
-    """Log the rows of fields that a message lacks; return the rows used."""
+    """Log the rows of fields that a message lacks; return the rows used, or FULL.
+
+    `message` is its row of `messages`, and `seen` has the bits of the fields that it has.
+    """
     messages = scan.program.messages
     missing = scan.program.missing
     first = messages[message, MISSING]
     number = messages[message, M]
     for row in range(first, first + number):
-        bit = missing[row, 0]
-        state = missing[row, 1]
-        kind = missing[row, 3]
+        bit = missing[row, M_BIT]
+        state = missing[row, M_STATE]
+        kind = missing[row, M_KIND]
         there = seen >> bit & 1 != 0 if bit >= 0 else scan.lists[state, L_HEAD] >= 0
         if not there:
+            # Start and stop of a text are those in the program's texts.
             shift = scan.base if kind == kinds.TEXT else 0
-            start = missing[row, 4] + shift
-            stop = missing[row, 5] + shift
-            used = put(log, used, missing[row, 2], kind, start, stop)
+            start = missing[row, M_START] + shift
+            stop = missing[row, M_STOP] + shift
+            used = put(log, used, missing[row, M_SLOT], kind, start, stop)
     return used
 
 
 @checked_part
 def skip_field(data: Bytes, pos: int, stop: int, wire: int) -> int:
-    """Skip the value of an unknown field; groups are REFUSED."""
+    """Return the end of the value of an unknown field, by its wire type; REFUSED for a group."""
     if wire == VARINT:
         return varint(data, pos, stop)[1]
     if wire == LENGTH:
@@ -342,10 +373,14 @@ def skip_field(data: Bytes, pos: int, stop: int, wire: int) -> int:
 def scan_record(
     scan: Scan, pos: int, stop: int, root: int, log: Longs, used: int
 ) -> int:
-    """Log the message data[pos:stop] from row `used` on; return the rows used, DECLINED or FULL."""
+    """Log the message data[pos:stop] from row `used` on; return the rows used, DECLINED or FULL.
+
+    `root` is the row of `messages` of its type.
+    """
     data, _, program, stack, lists = scan
     messages = program.messages
     fields = program.fields
+    # Frames of `stack` in use.
     depth = 1
     lists[:, L_HEAD] = -1
     lists[:, L_SEEN] = 0
@@ -392,7 +427,8 @@ def scan_record(
                 return DECLINED
             stack[top, F_SEEN] |= 1 << bit
         if kind not in (MESSAGE, MAP):
-            # Repeated numbers may be packed behind one length, whatever the schema says.
+            # Repeated numbers may be packed behind one length, whatever the schema says; singular
+            # ones, of `state` -1, may not.
             if WIRES[kind] == wire:
                 pos, used = log_value(scan, row, pos, end, log, used)
             elif wire == LENGTH and state != -1 and kind != DECLINE:
@@ -418,6 +454,7 @@ def scan_record(
                 return DECLINED
             if state >= 0:
                 used = open_list(scan, row, log, used)
+            # Wanted as a value as well, which a message is not.
             if fields[row, SLOT] >= 0:
                 used = put(log, used, fields[row, SLOT], kinds.OTHER, -1, -1)
             if state >= 0:
@@ -433,9 +470,13 @@ def scan_record(
 
 @checked_kernel
 def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, out: Output) -> int:
-    """Log messages, as `avro_scanner.scan_all`; `roots` are rows of `messages`."""
+    """Log messages from `begin` on until the output is full; return where to resume, or n.
+
+    `values`, int64 (n, 2), has start and stop of each, and `roots` (n,) the row of `messages` of
+    its type, or DECLINED to leave it to the general reader.
+    """
     used = 0
-    room = out.declined_bytes
+    bytes_left = out.declined_bytes
     for i in range(begin, len(values)):
         end = DECLINED
         if roots[i] != DECLINED:
@@ -444,7 +485,7 @@ def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, out: Output) -
             )
         if end == FULL:
             return i
-        used, room = end_log(out, i, values, used, end, room)
-        if room <= 0:
+        used, bytes_left = end_log(out, i, values, used, end, bytes_left)
+        if bytes_left <= 0:
             return i + 1
     return len(values)

@@ -11,6 +11,9 @@ meaning on the wire is certain:
   it. So fields of types of another package are dropped, too, except for well-known types.
 - The other members of a dropped field's oneof stay, but cannot be wanted: the dropped one may come
   later and clear them.
+
+A *stub* is an empty message, or an enum with one value, in the place of such a type. Files are the
+descriptors that protoc, Google's compiler, makes of texts.
 """
 
 import base64
@@ -36,7 +39,8 @@ from workers.events.schemas import Schema
 File: TypeAlias = descriptor_pb2.FileDescriptorProto
 
 _MAIN = "quietcount/event.proto"
-# The time of all runs of protoc for one schema, and how many find stubs.
+# The time of all runs of protoc for one schema, and the most runs that find stubs: each names the
+# types that are missing once those before it are there.
 _PROTOC_S = 30.0
 _ROUNDS = 5
 _STUB = "quietcount/missing/{}.proto"
@@ -78,7 +82,7 @@ def compile_schema(schema: Schema) -> Compiled:
     texts: dict[str, str] = {}
     files: dict[str, File] = {}
     main = _MAIN
-    # Each file is registered as text or as a compiled descriptor.
+    # Each file is registered as text or as a compiled descriptor. A descriptor has its own name.
     references = [(each.name, each.text) for each in schema.references]
     for name, text in [*references, (_MAIN, schema.text)]:
         file = _descriptor(text)
@@ -104,7 +108,7 @@ def compile_schema(schema: Schema) -> Compiled:
     if not missing:
         raise ValueError("no Protobuf schema")
     texts = {name: without_custom_options(text) for name, text in texts.items()}
-    # By the full name of a type that is defined nowhere: message or enum.
+    # By the full name of a type that is defined nowhere: message, or enum once protoc says so.
     stubs: dict[str, str] = {}
     # The errors of each run name types that are defined nowhere: stubs for the next run.
     for _ in range(_ROUNDS):
@@ -242,13 +246,14 @@ def without_custom_options(text: str) -> str:
     return _spaced(output)
 
 
-def _end(tokens: Sequence[str], at: int, mark: str) -> int:
-    """Return the index of the next `mark` outside brackets, from `at` on, or the end."""
+def _end(tokens: Sequence[str], begin: int, mark: str) -> int:
+    """Return the index of the next `mark` outside brackets, from `begin` on, or the end."""
     depth = 0
-    while at < len(tokens) and (depth or tokens[at] != mark):
-        depth += (tokens[at] in _OPENING) - (tokens[at] in _CLOSING)
-        at += 1
-    return at
+    index = begin
+    while index < len(tokens) and (depth or tokens[index] != mark):
+        depth += (tokens[index] in _OPENING) - (tokens[index] in _CLOSING)
+        index += 1
+    return index
 
 
 def _entries(tokens: Sequence[str]) -> Iterator[list[str]]:
@@ -277,18 +282,22 @@ def _spaced(tokens: Iterable[str]) -> str:
 
 
 def _stub_files(missing: Sequence[str], stubs: Mapping[str, str]) -> dict[str, str]:
-    """Return texts for missing imports: files without content, which import all stubs."""
+    """Return texts by file name: a file of stubs for each package, and the `missing` imports.
+
+    These have no content, and import all stubs: nobody knows which of them defines a type.
+    """
     packages: dict[str, list[str]] = {}
     for name in stubs:
         package, _, short = name.rpartition(".")
+        # A type in another stub is written with that one.
         if _TYPE_NAME.fullmatch(name) and package not in stubs:
             packages.setdefault(package, []).append(_stub(name, short, stubs))
-    made: dict[str, str] = {}
+    files: dict[str, str] = {}
     for number, (package, types) in enumerate(packages.items()):
         named = f"package {package};" if package else ""
-        made[_STUB.format(number)] = f'syntax = "proto2"; {named} {" ".join(types)}'
-    imports = " ".join(f'import public "{name}";' for name in made)
-    return made | dict.fromkeys(missing, f'syntax = "proto3"; {imports}')
+        files[_STUB.format(number)] = f'syntax = "proto2"; {named} {" ".join(types)}'
+    imports = " ".join(f'import public "{name}";' for name in files)
+    return files | dict.fromkeys(missing, f'syntax = "proto3"; {imports}')
 
 
 def _stub(name: str, short: str, stubs: Mapping[str, str]) -> str:
@@ -307,8 +316,12 @@ def _certain_part(
     stubs: Mapping[str, str],
     of_registry: set[str],
 ) -> Compiled:
-    """Return the compiled files without fields whose type a missing import may change."""
+    """Return the compiled files without fields whose type a missing import may change.
+
+    `of_registry` has the names of the schema's own files and its references.
+    """
     stub_files = {*missing, *(_STUB.format(number) for number in range(len(stubs)))}
+    # Full names, with a dot before them as descriptors have them, by file.
     types = {
         file.name: {f".{name}" for name in _type_names(file.package, file)}
         for file in files
@@ -318,11 +331,11 @@ def _certain_part(
     unread: set[tuple[str, str]] = set()
     for file in files:
         if file.name in of_registry:
-            within = f".{file.package}." if file.package else "."
+            scope = f".{file.package}." if file.package else "."
             certain = types[file.name] | known
-            is_certain = partial(_is_certain, within, certain, stubs)
+            is_certain = partial(_is_certain, scope, certain, stubs)
             for message in file.message_type:
-                unread.update(_prune(message, within[1:] + message.name, is_certain))
+                unread.update(_prune(message, scope[1:] + message.name, is_certain))
     return Compiled(files, tuple(missing), frozenset(unread))
 
 
@@ -339,22 +352,28 @@ def _type_names(scope: str, holder: Any) -> Iterator[str]:
 
 
 def _is_certain(
-    within: str, certain: set[str], stubs: Mapping[str, str], member: Any
+    scope: str, certain: set[str], stubs: Mapping[str, str], member: Any
 ) -> bool:
     """Return whether a field's type would be the same with the missing imports (see the module).
 
-    `within` is the package of the field's file: a type in it, or a `certain` one, is safe.
+    That is a number or text, a `certain` type, or one that begins with `scope`, the package of the
+    field's file, with dots around it.
     """
     kind = member.type_name
     if kind[1:] in stubs:
         return False
-    return not kind or kind in certain or bool(kind.startswith(within))
+    return not kind or kind in certain or bool(kind.startswith(scope))
 
 
 def _prune(
     message: Any, name: str, is_certain: Callable[[Any], bool]
 ) -> Iterator[tuple[str, str]]:
-    """Drop the fields with types that are not certain; yield those that cannot be wanted."""
+    """Drop the fields of a message, of this full name, with types that are not certain.
+
+    Yields full name of the message, and name, of each field that cannot be wanted: those, and the
+    others in their oneofs.
+    """
+    # A map is a list of messages that are nested here; its value decides.
     entries = {f".{name}.{inner.name}": inner for inner in message.nested_type}
     certain: list[Any] = []
     cleared: set[int] = set()

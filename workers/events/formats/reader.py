@@ -24,7 +24,7 @@ from workers.events.formats.fitting import (
 )
 from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, parse_headers
 from workers.events.json import Json
-from workers.events.log import DECLINED, FieldSpans, Format, scan_parts
+from workers.events.log import DECLINED, FieldSpans, Format, Output, scan_parts
 from workers.events.reading import EventReader
 from workers.events.schemas import Access, CommandWait, Registry, Schema, SchemaWaiter
 from workers.events.tree import Node
@@ -62,8 +62,8 @@ UNKNOWN_SCHEMA = "unknown schema id"
 MISSING = "no value"
 # Same as the timeout for a broker.
 _PATIENCE_S = 30.0
-# Reasons by the negative number that `parse_headers` gives a record.
-_UNFIT = MappingProxyType({NO_VALUE: MISSING, NO_ID: NO_SCHEMA_ID})
+# Why a record has no pair of schema and message, by what `parse_headers` writes for its row.
+_NO_PAIR = MappingProxyType({NO_VALUE: MISSING, NO_ID: NO_SCHEMA_ID})
 
 
 def make_format(
@@ -139,10 +139,12 @@ class Prepared:
     """The records of a batch, ready for the scanner.
 
     Attributes:
-        data: uint8, the bytes of the batch followed, from `base` on, by the program's texts.
-        payloads: int64 (n, 2), start and stop of each payload; -1 if missing or refused.
-        roots, numbers: int64 (n,), the scanner's start row and the schema's number in `fmt`;
-            negative if missing or refused.
+        data: uint8, the bytes of the batch followed, from `base` on, by the texts of the scanner's
+            program, such as field names.
+        payloads: int64 (n, 2), start and stop of what follows each record's header; -1 if missing
+            or refused.
+        roots, numbers: int64 (n,), by record: the row of the program where the scanner starts, and
+            the number that the format gave the schema; negative if missing or refused.
         refused: reject reasons by batch index, in order.
     """
 
@@ -155,7 +157,10 @@ class Prepared:
 
 
 class FormatReader:
-    """Reader for one source partition and one thread; it owns `fmt` and shares `schemas`."""
+    """Reader for one source partition and one thread; it owns `fmt` and shares `schemas`.
+
+    It finds the schema of each record, and has the format's scanner log the wanted fields.
+    """
 
     def __init__(
         self, fmt: SchemaFormat[Any], schemas: Schemas, waiting: SchemaWaiter
@@ -163,19 +168,27 @@ class FormatReader:
         self.fmt = fmt
         self._schemas = schemas
         self._waiting = waiting
-        # Known pairs of schema id and message; the number of each, or DECLINED and a reason.
-        self._known = np.empty((0, 2), dtype=np.int64)
+        # Known pairs of schema id and message; by pair, its schema's number in `fmt`, or DECLINED
+        # and the reason why its records are rejects.
+        self._pairs = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
         self._reasons: list[str] = []
 
     def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
-        """Log the wanted fields of records part by part; raises as `prepare`."""
+        """Log the wanted fields of records part by part.
+
+        Records that are not `plain` are left to the general reader, `FieldSpans.decode`. Waits for
+        unknown schemas, and raises ShardClosed if the shard closes meanwhile.
+        """
         ready = self.prepare(data, values)
         roots = np.where(plain, ready.roots, DECLINED)
         payloads = readonly_contiguous(ready.payloads)
-        log = self.fmt.scanner(
+        scan_records = self.fmt.scanner(
             ready.data, payloads, readonly_contiguous(roots), ready.base
         )
+
+        def scan(begin: int, out: Output) -> tuple[Bytes, int]:
+            return ready.data, scan_records(begin, out)
 
         def decode(row: int) -> object:
             if row in ready.refused:
@@ -185,60 +198,82 @@ class FormatReader:
                 int(ready.numbers[row]), ready.data[start:stop].tobytes()
             )
 
-        return scan_parts(ready.payloads, lambda *to: (ready.data, log(*to)), decode)
+        return scan_parts(ready.payloads, scan, decode)
 
     def prepare(self, data: Bytes, values: Longs) -> Prepared:
-        """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard closes."""
+        """Find the payload and schema of each record, waiting for unknown schemas.
+
+        `values`, int64 (n, 2), has start and stop of each record. Raises ShardClosed if the shard
+        closes meanwhile.
+        """
         n = len(values)
-        named = self.fmt.names_messages
         data = readonly_contiguous(data)
         values = readonly_contiguous(values)
-        ids = np.empty((n, 2), dtype=np.int64)
+        new_pair = np.empty(2, dtype=np.int64)
         payloads = np.empty((n, 2), dtype=np.int64)
-        rows = np.empty(n, dtype=np.int64)
+        pair_rows = np.empty(n, dtype=np.int64)
         done = 0
         refused = dict[int, str]()
         # Parsing stops at the first unknown pair of schema id and message: add it and continue.
         while True:
-            known = readonly_contiguous(self._known)
-            done = parse_headers(data, values, named, known, done, ids, payloads, rows)
+            done = parse_headers(
+                data,
+                values,
+                self.fmt.names_messages,
+                readonly_contiguous(self._pairs),
+                done,
+                new_pair,
+                payloads,
+                pair_rows,
+            )
             if done == n:
                 break
-            message = data[
-                int(values[done, 0]) + HEADER : int(payloads[done, 0])
-            ].tobytes()
-            reason = self._add(int(ids[done, 0]), int(ids[done, 1]), message)
+            schema_id, message = new_pair.tolist()
+            path_start = int(values[done, 0]) + HEADER
+            path = data[path_start : int(payloads[done, 0])].tobytes()
+            reason = self._add(schema_id, message, path)
             if reason is not None:
+                # The pair is still unknown: go on behind this record.
                 refused[done] = reason
                 done += 1
-        # Index -1 is DECLINED, in both.
+        # Records without a known pair, of whatever negative row, get the last number: DECLINED. A
+        # negative number in turn gets the last root.
         numbers = np.array([*self._numbers, DECLINED], dtype=np.int64)[
-            np.maximum(rows, -1)
+            np.maximum(pair_rows, -1)
         ]
-        for row in np.flatnonzero(numbers < 0).tolist():
-            pair = int(rows[row])
-            why = self._reasons[pair] if pair >= 0 else _UNFIT.get(pair, "")
-            refused.setdefault(row, why)
         roots = np.array([*self.fmt.roots, DECLINED], dtype=np.int64)[numbers]
+        for record in np.flatnonzero(numbers < 0).tolist():
+            pair = int(pair_rows[record])
+            reason = self._reasons[pair] if pair >= 0 else _NO_PAIR.get(pair, "")
+            refused.setdefault(record, reason)
         payloads[numbers < 0] = -1
-        base = len(data)
         texts = self.fmt.texts
         whole = (
             readonly_contiguous(np.concatenate([data, texts])) if len(texts) else data
         )
         return Prepared(
-            whole, base, payloads, roots, numbers, dict(sorted(refused.items()))
+            data=whole,
+            base=len(data),
+            payloads=payloads,
+            roots=roots,
+            numbers=numbers,
+            refused=dict(sorted(refused.items())),
         )
 
-    def _add(self, schema_id: int, which: int, message: bytes) -> str | None:
-        """Number a schema's message, or return a reject reason; made-up ids are not stored."""
+    def _add(self, schema_id: int, message: int, path: bytes) -> str | None:
+        """Add a pair of a schema and its message; return None, or a reason and add nothing.
+
+        `message` is the number of the message's `path`. A pair that the schemas do not have is not
+        stored, since anybody can make up ids; one whose schema cannot be used is, so that only the
+        first of its records logs that.
+        """
         schema = self._schemas.schema(schema_id, self._waiting)
         if schema is None:
             return UNKNOWN_SCHEMA
         number = DECLINED
         reason = ""
         try:
-            number = self.fmt.add(schema, message)
+            number = self.fmt.add(schema, path)
         except SchemaRefused as refusal:
             reason = str(refusal)
             if reason == NO_MESSAGE:
@@ -252,26 +287,30 @@ class FormatReader:
                 "schema %d: every event of it is a reject: %s", schema_id, reason
             )
         else:
-            for path in self.fmt.absent:
-                logger.warning("schema %d has no field %r", schema_id, path)
+            for field in self.fmt.absent:
+                logger.warning("schema %d has no field %r", schema_id, field)
             if self.fmt.missing:
                 logger.warning(
                     "schema %d imports %s, which is missing; no field in the settings needs it",
                     schema_id,
                     imports_named(self.fmt.missing),
                 )
-        self._known = np.append(self._known, [[schema_id, which]], axis=0)
+        self._pairs = np.append(self._pairs, [[schema_id, message]], axis=0)
         self._numbers.append(number)
         self._reasons.append(reason)
         return None
 
 
 def json_payloads(data: Bytes, values: Longs) -> tuple[Longs, dict[int, str]]:
-    """Return the payloads of JSON records with a schema id, and reject reasons by batch index."""
+    """Return start and stop of what follows each schema id, and reject reasons by batch index.
+
+    Both are -1 for a record without a schema id, which is a reject.
+    """
     starts = values[:, 0]
     stops = values[:, 1]
-    long = (starts >= 0) & (stops - starts >= HEADER)
-    framed = np.flatnonzero(long)[data[starts[long]] == 0]
+    long_enough = (starts >= 0) & (stops - starts >= HEADER)
+    # A header begins with a 0.
+    framed = np.flatnonzero(long_enough)[data[starts[long_enough]] == 0]
     payloads = np.full_like(values, -1)
     payloads[framed] = values[framed] + (HEADER, 0)
     refused = np.flatnonzero(payloads[:, 0] < 0)
