@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,11 +28,8 @@ from workers.kafka.reading import read_partition
 from workers.mechanisms.config.sums import parse_sum
 from workers.pipeline.snapshots import Means
 from workers.runtime.errors import SettingsError
-from workers.settings.alerts import AlertSettings
+from workers.settings.alerts import AlertSettings, alerts_of
 from workers.settings.settings import HistorySettings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SD = 20.0
 ABOVE = 1_000
@@ -289,6 +288,13 @@ window = "1h"
 above = 1000
 webhook = "https://example.org/hook"
 """
+
+
+def test_wrong_windows_are_left_to_the_check_of_their_histogram() -> None:
+    """Workers look at alerts first: a number there once ended them with a traceback."""
+    document = tomllib.loads((BASE + ALERT).replace('["1h"]', "5"))
+    [found] = alerts_of(document, Path(), stored=True)
+    assert found.window == "1h"
 
 
 def test_alerts_of_a_settings_file(tmp_path: Path) -> None:

@@ -192,7 +192,10 @@ class Registry:
         self._silent_since: dict[int, float] = {}
 
     def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema | None:
-        """Wait for a schema and return it, None if unknown; `waiting` may raise ShardClosed."""
+        """Wait for a schema and return it, None if unknown; `waiting` may raise ShardClosed.
+
+        Callers that wait for the same id share a request, which runs in a thread of its own.
+        """
         while True:
             found = self._known.get(schema_id)
             if found is not None:

@@ -157,9 +157,12 @@ def _check_histogram(alert: AlertSettings, histograms: Sequence[Any]) -> None:
         raise ValueError(
             f'{alert.where()}window = {display(alert.window)}: only of a histogram with horizon = "never"'
         )
+    # What is wrong with the windows themselves is reported with the histogram.
+    if not isinstance(windows, list):
+        return
     lengths = set()
-    for window in windows if isinstance(windows, list) else ():
-        with suppress(ValueError):  # reported with the histogram
+    for window in windows:
+        with suppress(ValueError):
             lengths.add(parse_duration(window))
     if alert.window is None or parse_duration(alert.window) not in lengths:
         given = "is missing" if alert.window is None else f"= {display(alert.window)}"

@@ -527,8 +527,10 @@ class _Walk:
 
         Unsure where the default has another shape than is wanted.
         """
+        # The reader's schema has these fields, even if the default does not.
         for slot, _ in paths_of(node):
             self.fit.possible(Node(slot))
+        # Items: a list of labels, or an object label -> count.
         if node.many and isinstance(value, dict | list):
             slot = _opened(node).slot
             if isinstance(value, list):

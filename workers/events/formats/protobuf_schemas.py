@@ -301,8 +301,12 @@ def _stub_files(missing: Sequence[str], stubs: Mapping[str, str]) -> dict[str, s
 
 
 def _stub(name: str, short: str, stubs: Mapping[str, str]) -> str:
-    """Return the text of a stub for a type that is defined nowhere, with those nested in it."""
+    """Return the text of a stub for a type that is defined nowhere, with those nested in it.
+
+    `name` is its full name, `short` the last part, and `stubs` says of each whether it is an enum.
+    """
     if stubs[name] == "enum":
+        # The one value an enum must have. It is in the scope of the package: no other may have it.
         return f"enum {short} {{ QUIETCOUNT_{name.replace('.', '_')} = 0; }}"
     prefix = name + "."
     inner = [each for each in stubs if each.rpartition(".")[0] == name]
@@ -373,7 +377,7 @@ def _prune(
     Yields full name of the message, and name, of each field that cannot be wanted: those, and the
     others in their oneofs.
     """
-    # A map is a list of messages that are nested here; its value decides.
+    # A map is a repeated field of messages that are nested here: these must be certain as well.
     entries = {f".{name}.{inner.name}": inner for inner in message.nested_type}
     certain: list[Any] = []
     cleared: set[int] = set()
