@@ -421,6 +421,7 @@ class Topics:
 
 
 def no_such_topic(connection: Connection, topic: str) -> SettingsError:
+    """Return the error, to be raised, that a topic does not exist or may not be seen."""
     return SettingsError(
         f"no such topic on {connection.bootstrap}: {topic}; "
         "`quietcount topics --create` makes it, or this principal may not see it"

@@ -289,6 +289,7 @@ def json_of(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> web.Response:
+    """Return a response with a value as its JSON body."""
     return answer(orjson.dumps(value), status, headers)
 
 
@@ -361,6 +362,7 @@ def application(
         hub.close()
 
     async def list_histograms(request: web.Request) -> web.Response:
+        """Answer /api/histograms, of those that the reader may see."""
         for parameter in request.query:
             return refusal(
                 400,
@@ -448,6 +450,7 @@ def _serve(file: StaticFile) -> Handler:
     """Return a handler for a file; a browser that has it already gets 304 instead."""
 
     async def serve(request: web.Request) -> web.Response:
+        # A browser may keep the file, but asks each time whether it has changed.
         headers = {hdrs.CACHE_CONTROL: "no-cache"}
         if any(tag.value == file.etag for tag in request.if_none_match or ()):
             response = web.Response(status=304, headers=headers)
@@ -969,6 +972,7 @@ async def _tick_answer(body: bytes, file_form: _File | None) -> web.Response:
         return answer(body)
 
     def make_file() -> tuple[str, bytes]:
+        """Return the file's name and its content."""
         [fields] = orjson.loads(body)["snapshots"]
         parts = [fields["histogram"], fields["key"]]
         if "change" in fields:

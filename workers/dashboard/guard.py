@@ -100,9 +100,9 @@ def guard(host: str, readers: Readers | None) -> Middleware:
     # dashboard (DNS rebinding).
     local_only = readers is None and is_loopback(host)
 
-    # The outer one: it logs refusals too.
     @web.middleware
     async def logged(request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer as `guarded` does, and log it: refusals too."""
         begun = time.monotonic()
         response = await guarded(request, handler)
         if request.path.startswith(PROTECTED):
@@ -110,6 +110,7 @@ def guard(host: str, readers: Readers | None) -> Middleware:
         return response
 
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a request that is not allowed; else note its reader, and let `handler` answer."""
         if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             return refusal(405, "read-only: GET", Allow=ALLOWED)
         names = (*LOCAL_NAMES, _name(host))
@@ -156,6 +157,7 @@ def headers_for(
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         set_headers(response)
+        # The page for frames may be framed.
         if request.path == "/" and "embed" in request.query:
             response.headers["Content-Security-Policy"] = POLICY + frame_sites
             # It cannot name sites, and would forbid all.

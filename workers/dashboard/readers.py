@@ -120,6 +120,7 @@ def load_readers(path: Path, histograms: Collection[str]) -> Readers:
     """
 
     def read(document: Mapping[str, Any], base: Path) -> Readers:
+        """Return the readers of a parsed file; paths in it are relative to `base`."""
         _refuse_others(document, ("reader", "proxy"), "")
         sections = document.get("reader")
         if not isinstance(sections, list) or not sections:

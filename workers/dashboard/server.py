@@ -144,6 +144,7 @@ class Dashboard:
         try:
             ready()
             await asyncio.wait({feed, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            # It never ends by itself: this raises its error.
             if feed.done():
                 feed.result()
         finally:

@@ -173,6 +173,7 @@ class HistoryFile:
         """
 
         def make(cursor: Database) -> BinaryIO:
+            """Write the piece; return it as an open file, or an empty one of Parquet."""
             rows_of = _item_rows if self._table == "items" else _tick_rows
             self._copy(cursor, rows_of(cursor, query, places), part, header=header)
             if self._format == "parquet":

@@ -303,6 +303,7 @@ class Writer:
         for histogram, stream, place, series, end in self._rows(newest):
             self._newest[stream] = _Newest(place, series, _quarter(end))
             self.ends[histogram] = max(self.ends.get(histogram, end), end)
+        # Whether there are gaps whose end is not known yet.
         self._open_gaps = (
             self._number("select count(*) from gaps where until_ms is null") > 0
         )
@@ -504,6 +505,7 @@ class Writer:
             self._db.unregister("promoted")
 
     def _set_position(self, topic: str, part: int, position: Position) -> None:
+        """Replace where to resume in a partition, within the transaction of its snapshots."""
         self._db.execute(
             "delete from positions where topic = ? and part = ?", [topic, part]
         )
