@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import (
+    Consumer,
     IsolationLevel,
     KafkaException,
     Message,
@@ -218,6 +219,8 @@ class Site:
         named = list(self.topics) if topics else self.topic
         self.admin = admin_of(self.connection)
         self._workers = 0
+        self._open = contextlib.ExitStack()
+        self._consumer: Consumer | None = None
         self._next: dict[str, dict[int, int]] = {}
         self._ends: dict[str, dict[tuple[bytes | None, int], int]] = {}
         #: Of `produce`, and for records that it cannot make. Where a broker is killed, only an
@@ -426,10 +429,10 @@ class Site:
 
     def read(
         self, topic: str, since: Mapping[int, int] = MappingProxyType({})
-    ) -> Iterator[Message]:
-        """Yield the committed records from offsets by partition, or from the beginning.
+    ) -> list[Message]:
+        """Return the committed records from offsets by partition, or from the beginning.
 
-        A consumer costs the broker 10 ms, so there is none where a list of ends shows nothing new.
+        A consumer costs the broker 10 ms, so a site has one, from the first list of ends with news.
         """
         partitions = self.admin.list_topics(topic, timeout=60).topics[topic].partitions
         newest = cast(Any, OffsetSpec).latest()
@@ -442,13 +445,18 @@ class Site:
             for where, end in ends.items()
             if end.result().offset > since.get(where.partition, 0)
         ]
-        if new:
-            with reader(self.connection) as consumer:
-                for partition in new:
-                    low, high = bounds_of(consumer, topic, partition)
-                    span = max(low, since.get(partition, 0)), high
-                    for taken in read_spans(consumer, {(topic, partition): span}):
-                        yield from taken.messages
+        messages = list[Message]()
+        if not new:
+            return messages
+        consumer = self._consumer or self._open.enter_context(reader(self.connection))
+        self._consumer = consumer
+        for partition in new:
+            low, high = bounds_of(consumer, topic, partition)
+            span = max(low, since.get(partition, 0)), high
+            for taken in read_spans(consumer, {(topic, partition): span}):
+                messages += taken.messages
+        consumer.assign([])  # or it would go on to fetch
+        return messages
 
     def snapshots(self) -> list[dict[str, Any]]:
         return [
