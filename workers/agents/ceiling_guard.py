@@ -237,7 +237,7 @@ class CeilingGuard:
             if not self.ceiling.holds(window.epsilon):
                 dated = "" if begin == -EVER else f", from {iso_time(begin)},"
                 what = f"epoch {epoch:,} of histogram {name!r}{dated}"
-                if charge.never:
+                if charge.charged_once:
                     what = f"histogram {name!r}, charged once and for ever,"
                 unit = self.ceiling.unit
                 cost = self._cost_text(window, charges)

@@ -478,7 +478,7 @@ def _total(published: tuple[_Published, ...]) -> dict[str, object]:
         )
         if not isinstance(promise.overlap, msgspec.UnsetType):
             cost = replace(cost, overlap=promise.overlap)
-        charges.append(Charge(cost, epoch_ms, never=without_epochs))
+        charges.append(Charge(cost, epoch_ms, charged_once=without_epochs))
     total = compose([charge.cost for charge in charges])
     return {
         "rho": total.rho,

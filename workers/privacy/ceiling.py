@@ -127,7 +127,7 @@ def generations_of(
                 overlap=1.0 if period is None else period.overlap,
             ),
             None if grid.horizon is None else grid.horizon * grid.tick_ms,
-            never=period is None and bool(windows_of(life, grid)),
+            charged_once=period is None and bool(windows_of(life, grid)),
             start_ms=grid.start_ms,
             unit=life.unit,
             worker=worker,

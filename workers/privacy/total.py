@@ -402,7 +402,7 @@ class Charge:
     """The cost of one epoch of a generation, and its charged epochs, from `first` to `last`.
 
     None is charged if `last` < `first`. Epoch 1 starts at `start_ms`. `epoch_ms` is None if an
-    epoch has no end, and without epochs (`never`), where the cost is charged once, ever: then its
+    epoch has no end, and without epochs, where the cost is `charged_once`, ever: then its
     ticks lie in [began_ms, ended_ms), and nothing that it published depends on an event elsewhere.
     `identity` is unique among the worker's generations. `key_field` is the field of the stream key,
     `keys` are those served (None: any).
@@ -411,7 +411,7 @@ class Charge:
     cost: PrivacyCost
     epoch_ms: int | None
     _: KW_ONLY
-    never: bool = False
+    charged_once: bool = False
     start_ms: int = 0
     unit: str = "event"
     worker: str = ""
@@ -463,7 +463,7 @@ def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
     return Charge(
         mechanism.cost(),
         None if ticks is None else ticks * config.tick_ms,
-        never=config.charged_once,
+        charged_once=config.charged_once,
         start_ms=config.start_ms,
         unit=promise.unit,
         histogram=config.name,
@@ -524,7 +524,7 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
     may have several keys; rho and failures are convex in the events per key, so the largest of any
     group bounds every mixture. All of them may be in the samples of every group.
     """
-    if all(charge.never for charge in chain(*groups)):
+    if all(charge.charged_once for charge in chain(*groups)):
         return (_span(groups, None),)
     return tuple(_span(groups, days) for days in DAYS)
 
@@ -533,7 +533,7 @@ def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
     """Return the losses over a span of `days` (None: an epoch), for each number in EVENTS."""
     epochs, paid = _costs_over(groups, days)
     losses = tuple(_loss(paid, events, epochs) for events in EVENTS)
-    lack_epochs = [charge.never for charge in chain(*groups)]
+    lack_epochs = [charge.charged_once for charge in chain(*groups)]
     without_epochs: Literal["all", "some", "none"] = "none"
     if any(lack_epochs):
         without_epochs = "all" if all(lack_epochs) else "some"

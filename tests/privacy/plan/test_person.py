@@ -379,14 +379,14 @@ def test_events_of_a_person_in_a_sample_count_together_in_all_epochs() -> None:
     total = total_of([other, mine])
     assert total.epsilon == compose([whole, sample_of(mine.cost)], total.delta).epsilon
     # Without epochs all events count together anyway.
-    never = Charge(charge.cost, None, never=True)
+    never = Charge(charge.cost, None, charged_once=True)
     assert spans_of([never]) == spans_of([replace(never, cost=whole)])
 
 
 def test_without_epochs_all_events_of_a_person_count_together() -> None:
     """Not once for each of the epochs beside it, which would understate a year 365 times."""
     cost = unk(0.01, 1e-9)
-    never = Charge(cost, None, never=True)
+    never = Charge(cost, None, charged_once=True)
     [ever] = spans_of([never])
     assert (ever.without_epochs, ever.days, ever.epochs) == ("all", None, 1)
     for loss in ever.losses:

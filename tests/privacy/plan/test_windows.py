@@ -215,7 +215,7 @@ def test_all_windows_are_one_charge_once_and_for_ever() -> None:
     one = charge(config(30))
     three = charge(config(30, 1_800, 43_200))
     for own in (one, three):
-        assert own.never and own.epochs(365) == 1
+        assert own.charged_once and own.epochs(365) == 1
         found = total_of([own])
         assert (found.epsilon, found.delta) == (1.0, 1e-9)
     assert three.cost.rho == pytest.approx(one.cost.rho, rel=1e-6)
@@ -225,7 +225,7 @@ def test_all_windows_are_one_charge_once_and_for_ever() -> None:
     assert (span.without_epochs, span.epochs) == ("all", 1)
     assert span.losses[0].epsilon == 1.0
     # What a charge for each day would come to.
-    *_, year = spans_of([replace(three, epoch_ms=DAY_MS, never=False)])
+    *_, year = spans_of([replace(three, epoch_ms=DAY_MS, charged_once=False)])
     assert year.epochs == 365 and (year.losses[0].epsilon or math.inf) > 20
 
 

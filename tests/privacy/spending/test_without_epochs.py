@@ -76,7 +76,9 @@ def test_partitions_that_hold_it_charge_it_once() -> None:
     own = never(5, 60)
     states = [state([(own, 10, 20)]), state([(own, 15, 900_000)])]
     charges = merge(charge for one in states for charge in charges_of("w", one))
-    assert [(one.first, one.last, one.never) for one in charges] == [(1, 1, True)]
+    assert [(one.first, one.last, one.charged_once) for one in charges] == [
+        (1, 1, True)
+    ]
 
 
 @pytest.mark.slow

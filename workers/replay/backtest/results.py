@@ -80,7 +80,7 @@ class Outcome:
         return found
 
     @property
-    def never(self) -> bool:
+    def without_epochs(self) -> bool:
         """Return whether there are no epochs, and one charge for all windows, ever."""
         return self.settings.get("horizon") == NEVER
 

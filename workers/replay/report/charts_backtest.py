@@ -266,7 +266,7 @@ def discovery(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
         right.set_xlim(left.get_xlim())
         share_axis(left.yaxis)
         left.set(ylim=(0, 1.02), ylabel="share of such items that were shown")
-        end = "events" if runs[0].never else "epoch"
+        end = "events" if runs[0].without_epochs else "epoch"
         left.set_title(f"Found by the end of the {end}")
         right.set(
             ylim=(0, max(1.0, right.get_ylim()[1])), ylabel=f"median delay ({unit})"
@@ -347,7 +347,7 @@ def _tick_axis(data: Measured, cell: Axes, run: Outcome) -> None:
 
 def _epsilon_axis(cell: Axes, runs: Sequence[Outcome]) -> None:
     log_axis(cell.xaxis, [run.row.epsilon for run in runs])
-    per = ", charged once, ever" if runs[0].never else " and an epoch"
+    per = ", charged once, ever" if runs[0].without_epochs else " and an epoch"
     cell.set_xlabel(f"epsilon of one {runs[0].row.unit}{per} (less is more private)")
 
 

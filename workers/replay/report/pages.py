@@ -55,7 +55,7 @@ def spans_of_run(run: Outcome) -> tuple[Span, ...]:
         # The part of rho that choosing bounds from a sample cost, once for all epochs.
         sample_rho = float(settings.get("bounds_rho") or 0)
         cost = stated_cost(row.mechanism, row.rho, row.epsilon, row.delta, sample_rho)
-    return spans_of([Charge(cost, run.epoch_ms, never=run.never)])
+    return spans_of([Charge(cost, run.epoch_ms, charged_once=run.without_epochs)])
 
 
 LABEL_LETTERS = 160

@@ -81,7 +81,11 @@ def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
         quantiles = runs.quantile_table(data, run, numeric)
     pictures = ["pictures"] if drawn.charts or drawn.missing else []
     row = run.row
-    sees = "all snapshots of all windows" if run.never else "all snapshots of an epoch"
+    sees = (
+        "all snapshots of all windows"
+        if run.without_epochs
+        else "all snapshots of an epoch"
+    )
     person = pages.spans_of_run(run)
     return {
         "of": data,
@@ -92,7 +96,7 @@ def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
         ],
         "run": row,
         "epoch": runs.epoch_of(run),
-        "never": run.never,
+        "without_epochs": run.without_epochs,
         "promise": sentences(row.epsilon, row.delta, row.unit, sees),
         "person": pages.table_of(person, row.unit),
         "explained": loss_caption(person, row.unit),

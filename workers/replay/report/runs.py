@@ -185,7 +185,7 @@ def chosen_ticks(ticks: Boards) -> Boards:
 
 def epoch_of(run: Outcome) -> str:
     tick = format_duration(run.row.tick_ms)
-    if run.never:
+    if run.without_epochs:
         return f"no epochs: windows in ticks of {tick}, for all of which it is charged once, ever"
     if run.epoch_ms is None:
         return f"without an end, in ticks of {tick}"
@@ -224,7 +224,7 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
             shown.append((name, text, meaning))
     who = "one event" if run.row.unit == "event" else "one user"
     promise = f"{run.row.epsilon:.4g}"
-    per = ", once, ever" if run.never else " and epoch"
+    per = ", once, ever" if run.without_epochs else " and epoch"
     shown.append((f"epsilon for {who}{per}", promise, f"with delta {run.row.delta:g}"))
     return shown
 
