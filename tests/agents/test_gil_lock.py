@@ -59,7 +59,7 @@ def test_long_work_waits_for_nobody_and_an_error_gives_the_turn_back() -> None:
 def test_whoever_has_a_long_turn_lets_others_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_ROUND_S", 0.0)
+    monkeypatch.setattr(module, "_TURN_S", 0.0)
     gil_lock = GilLock()
     came = threading.Event()
     waits = threading.Event()
