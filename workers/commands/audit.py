@@ -587,7 +587,8 @@ class Auditor:
     def _match(self, histogram: Histogram, number: int, snapshot: Snapshot) -> None:
         """Take one recomputed snapshot, of series `number`, out of those published; count it.
 
-        Raise Difference if it was not published, or twice. Other windows than now are only counted.
+        Raise Difference if it was not published, or twice. The windows that it states are those of
+        the settings when it was published: where they have changed since, that is only counted.
         """
         without_windows = _without_windows(snapshot.value)
         digest = _digest(snapshot.topic, snapshot.key.encode(), without_windows)
@@ -599,6 +600,7 @@ class Auditor:
                 f"{_name(snapshot.value)}: published {self._published[digest]} times"
             )
         del self._published[digest]
+        # Skipped where no published snapshot states windows, nor does this one.
         if self._windowed or without_windows != snapshot.value:
             whole = _digest(snapshot.topic, snapshot.key.encode(), snapshot.value)
             self.other_windows += whole not in self._windowed

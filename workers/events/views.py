@@ -491,6 +491,14 @@ def project_views(
 ) -> tuple[int, int]:
     """Evaluate the views on the events from `begin` on, until the output is full.
 
+    Of each event it writes status, time, user and keys, and of each view where the event's labels
+    begin in the view's column, and how many they are (`Spans`). Labels, users and keys are spans of
+    the record, or of `written`, which gets those that a record has in other bytes.
+
+    For each event: see that there is room for the most that it may write; note where each slot is
+    in its log; look up the keys; for each view, check the conditions and add the labels, once a
+    column; then the time and the user.
+
     Returns the event to resume from with more room, or n; and the bytes used in `written`. Without
     views, users and times of all events are read.
 
@@ -586,7 +594,8 @@ def project_views(
                 )
                 if answer == DECLINED:
                     status[event] = DECLINED
-                holds &= answer
+                else:
+                    holds &= answer
             if holds == 0:
                 continue
             included = True

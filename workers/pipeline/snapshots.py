@@ -390,7 +390,10 @@ class Means(Frozen):
     def rows(
         self, counts: Longs, centred: Longs, sd: float, of_sums: float
     ) -> list[list[float | None]]:
-        """Return sum, mean, and its interval's low and high, of released numbers (m,)."""
+        """Return of released numbers (m,) the sum, mean, and the mean's interval, low and high.
+
+        The mean is None where the count is too small for one.
+        """
         sums = self.sums(counts, centred)
         return self._listed(sums, *self.intervals(counts, centred, sd, of_sums))
 
@@ -405,11 +408,12 @@ class Means(Frozen):
     def changed_rows(
         self, counts: Floats, sums: Floats, errors: Sequence[tuple[float, float]]
     ) -> list[list[float | None]]:
-        """Return what `rows` does of released numbers, of changes of published ones (m,).
+        """Return as `rows` the change of a sum, its mean, and the mean's interval, low and high.
 
-        `errors` are the published sds of a count and of a sum: of their changes over the window, or
-        at both its ends, as a difference has at most the sum of both. Doubles round by far less
-        than the noise.
+        `counts` and `sums` (m,) are differences of published numbers over a window. `errors` are
+        published sds of a count and of a sum: one pair for the change, or one for each end of the
+        window, which are added, as a difference has at most the sum of both sds. Doubles round by
+        far less than the noise.
         """
         sd = sum(of_count for of_count, _ in errors)
         of_sums = sum(self.centred_sd(*error) for error in errors)

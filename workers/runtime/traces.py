@@ -57,7 +57,12 @@ class Traces:
     def span(self, name: str, links: Iterable["Link"], **attributes: int) -> Any:
         """Return a context manager: a new span while its block runs, without errors' texts."""
         return self._tracer.start_as_current_span(
-            name, links=list(links), attributes=attributes, record_exception=False
+            name,
+            links=list(links),
+            attributes=attributes,
+            # Both would have the text of an error, which may have an event's.
+            record_exception=False,
+            set_status_on_exception=False,
         )
 
     def current(self) -> "Link":

@@ -423,10 +423,17 @@ def _field_row(
     bit: int = -1,
     state: int = -1,
 ) -> list[int]:
-    """Return a row of `fields`: its columns NUMBER, TYPE (`kind`), SLOT, HEAD and so on.
+    """Return a row of the scanner's `fields`; what a field does not need has its default.
 
-    The last one, VALUE_ROW, is 0 until `fill` knows it: only maps have one.
+    Args:
+        kind: its type, or what is done with it.
+        slot: of its value, or of its list's values.
+        head, outer: of a list or map: slots of the list itself, and of the field as one value.
+        inner, count: of a message, its row; of an enum or map, its first name, and their number.
+        bit: the bit of a singular field or of its oneof, by which a missing one is noticed.
+        state: of a list or map, its row of the lists that are being read.
     """
+    # VALUE_ROW, which only maps have: 0 until `fill` knows it.
     return [field.number, kind, slot, head, outer, inner, count, bit, state, 0]
 
 

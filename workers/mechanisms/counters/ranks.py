@@ -190,7 +190,7 @@ class Ranks(Frozen):
 
         From the two ends of all places down, level by level: an eighth of the two nodes beside it
         is taken off every end of a block, and a block's middle is the mean of its ends and half of
-        its node.
+        its node: the inverse of the step of `lifted`.
         """
         keys = len(rows)
         # Noise at the ends of this level's blocks; at first of the one block: 0 and the total.
@@ -203,13 +203,12 @@ class Ranks(Frozen):
             first = stop - self._rows[level - 1]
             nodes = rows[:, first:stop]
             stop = first
-            # By end K, the left one of block K: nodes K - 1 and K; nothing at the very ends.
+            # The sum of the nodes beside end K, the left one of block K: K - 1 and K. Nothing is
+            # beside the very first end, nor the very last: there is a node of the next block
+            # unless the last of these blocks is the last of the level.
             beside = np.zeros((keys, blocks + 1))
-            beside[:, 1:] = nodes[:, :blocks]
-            inner = min(blocks, nodes.shape[1] - 1)
-            beside[:, 1 : inner + 1] += nodes[:, 1 : inner + 1]
-            if inner < blocks:
-                beside[:, blocks] = 0
+            inner = nodes.shape[1] - 1
+            beside[:, 1 : inner + 1] = nodes[:, :inner] + nodes[:, 1:]
             ends -= beside / 8
             finer = np.empty((keys, 2 * blocks + 1))
             finer[:, 0::2] = ends

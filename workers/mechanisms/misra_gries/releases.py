@@ -8,10 +8,11 @@ Neighbours are the content of one event emptied, or the reverse; an event has at
 max_items * max_count occurrences. The papers' statements are those of Lebeda and Tetek, "Better
 Differentially Private Approximate Histograms and Heavy Hitters using the Misra-Gries Sketch".
 
-    law             of sketches                     guarantee of one release
-    PmgLaw          fed item by item (Algorithm 1)  epsilon-DP but for delta; exact for m = 1
-    PureLaw         fed, then lowered (Algorithm 3) epsilon-DP, over a declared domain
-    GshmLaw         merged (Section 7), PAMG        (epsilon, delta)-DP, exactly (Theorem 5)
+    law                of sketches                      guarantee of one release
+    PmgLaw             fed item by item (Algorithm 1)   epsilon-DP but for delta; exact for m = 1
+    PureLaw            fed, then lowered (Algorithm 3)  epsilon-DP, over a declared domain
+    SparseGaussianLaw  merged (Section 7), PAMG         rho-zCDP but for `discovery`; composes
+    GshmLaw            the same                         (epsilon, delta)-DP, exactly (Theorem 5)
 
 Symbols: k is `size`; b a Laplace scale, q = exp(-1/b); T(x) = P(Z >= x) for discrete Laplace noise
 Z, as `eta` (shared); tau the paper's threshold, so that `threshold` = tau - 1 where counts are
@@ -130,6 +131,8 @@ class SparseGaussianLaw(Frozen):
 
     Guarantee: sqrt(2 rho)-GDP, and so rho-zCDP, but for `discovery`, the probability 1 - Phi(tau /
     sigma)^l that a counter of one world alone shows. That is how releases compose.
+
+    Args: changed: l, the labels whose counters may differ, by one each. threshold: as the module's.
     """
 
     shared = False
@@ -141,7 +144,9 @@ class SparseGaussianLaw(Frozen):
         self.table: RoundedGaussian = rounded_gaussian.rounded_gaussian(sigma_squared)
         self.rho = float_up(changed / (2 * sigma_squared))
         self.discovery = float_up(Fraction(exposed(changed, sigma_squared, threshold)))
+        # Their noise in both worlds.
         self.concerned = 2 * changed
+        # Rounded to an integer.
         self.variance = float(sigma_squared) + 1 / 12
 
     def public(self) -> dict[str, object]:

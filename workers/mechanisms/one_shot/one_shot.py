@@ -9,9 +9,9 @@ The kbar largest counts of a stream key, h_(1)..h_(kbar), are its candidates whe
 Some mechanisms show those above a bar, which lies above h_(kbar+1); others pick up to k of them one
 after another, until BOTTOM is picked, which is no item. Guarantees and sources: `algorithms`.
 
-A mechanism's settings declare what is to be known of it without a configuration, its `about`: the
-`order` among mechanisms in tables; for `plan`, what it `answers`, and `on` which figures the stated
-noise is; for the dashboard, the sentence of its `page`; the `rule`, what a threshold decides.
+A mechanism's settings declare what is to be known of it without a configuration, its `about`: its
+place in tables, its family, texts of plan and dashboard, which figures have the stated noise, what
+a threshold decides, and the mechanism that answers the same with Gaussian noise (`gaussian_like`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -251,6 +251,7 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 
     k: Count
     kbar: Kbar
+    # Of a kbar that is chosen privately: its upper end.
     kbar_max: Count | None = None
 
     @classmethod

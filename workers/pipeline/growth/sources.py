@@ -144,11 +144,12 @@ class Sources(msgspec.Struct, frozen=True):
 
     @property
     def placements(self) -> tuple[tuple[int, int], ...]:
-        """Among how many partitions of the only topic keys place users: (from event time, number).
+        """Return (from event time, number of partitions) of the only topic, oldest first.
 
-        Growth at which keys placed no users holds from 0 on: none were counted by their place.
+        The last one whose time has come says among how many partitions record keys place users. A
+        growth before the settings relied on that (`users_from` is None) holds from 0 on.
         """
-        joined = ((one.users_from or 0, one.partitions) for one in self.joined)
+        joined = ((growth.users_from or 0, growth.partitions) for growth in self.joined)
         return (0, self.first[0].partitions), *joined
 
     def encoded(self) -> bytes:

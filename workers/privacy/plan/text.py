@@ -99,7 +99,7 @@ def _cell(least: float, most: float, row: int, unicode: bool) -> str:
     shaded = most * ROWS - row > 0.5 and most > least
     if filled > 1 / 16 and not shaded:
         return (_EIGHTHS if unicode else _PLAIN)[min(7, round(filled * 8))]
-    if shaded or (filled > 1 / 16 and unicode):
+    if shaded:
         return _BAND if unicode else _PLAIN_BAND
     return " "
 
