@@ -82,6 +82,8 @@ def test_tls_is_verified_unless_switched_off() -> None:
 
     found = context()
     assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, True)
+    # librdkafka's word for the system's certificates
+    assert context(ssl_ca_location="probe").verify_mode == ssl.CERT_REQUIRED
     found = context(ssl_endpoint_identification_algorithm="none")
     assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, False)
     assert (

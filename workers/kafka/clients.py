@@ -445,6 +445,9 @@ def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
     ca_file, ca_pem, key_file, key_password = (
         client.get(name) or None for name in names
     )
+    # librdkafka's word for the system's certificates, which are Python's default.
+    if ca_file == "probe":
+        ca_file = None
     try:
         context = ssl.create_default_context(cafile=ca_file, cadata=ca_pem)
         if "ssl.certificate.location" in client:
