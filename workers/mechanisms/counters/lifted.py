@@ -171,8 +171,9 @@ class LiftedCurve(Frozen, Curve):
         for level in range(1, self._levels + 1):
             k, (before, own, after) = coefficients_at(places, level, self._levels)
             total += own**2 * self._variance_of(level, k)
-            total += before**2 * self._variance_of(level, k - 1)
-            total += after**2 * self._variance_of(level, k + 1)
+            beside = before**2 * self._variance_of(level, k - 1)
+            beside += after**2 * self._variance_of(level, k + 1)
+            total += beside
         return total
 
     def variance(self, ticks: Longs) -> Floats:
