@@ -23,10 +23,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-com
 COMPILE := .venv-lock/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--custom-compile-command "make lock" pyproject.toml
 
-# At most six processes run the tests; with --pdb in ARGS, one. Keep a bytecode cache: without it every
+# At most eight processes run the tests; with --pdb in ARGS, one. Keep a bytecode cache: without it every
 # started program recompiles its imports, and starting a worker takes twice as long.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/pycache \
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 6 --dist loadscope --max-worker-restart 3
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadscope --max-worker-restart 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick near check bench plots lock release clean

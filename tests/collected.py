@@ -1,6 +1,6 @@
 """Fork the processes of pytest-xdist from one that has collected the tests and loaded the kernels.
 
-Each of six would import, collect and load the same: minutes of the processor where no bytecode is cached yet.
+Each would import, collect and load the same: minutes of the processor where no bytecode is cached yet.
 
 pytest-xdist starts `FORK` with the arguments of `python`.
 """

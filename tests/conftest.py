@@ -52,7 +52,12 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 #: Files that wait for more than a minute, the longest first; of a folder, the first.
 LONGEST = (
     *("test_partial_outages.py", "test_brokers.py", "test_chaos.py", "test_growing.py"),
-    *("test_agent.py", "test_threads.py", "test_topics_under_way.py"),
+    *(
+        "test_agent.py",
+        "test_threads.py",
+        "test_topics_under_way.py",
+        "test_keeping.py",
+    ),
     "test_outages.py",
     *("test_handover.py", "test_open_transactions.py"),
 )
@@ -132,9 +137,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return the number of test processes: four more than cores, for most wait, but not in `make quick`."""
+    """Return the number of test processes: six more than cores, for most wait, but not in `make quick`."""
     cores = os.cpu_count() or 1
-    return cores if config.getoption("markexpr") == QUICK else cores + 4
+    return cores if config.getoption("markexpr") == QUICK else cores + 6
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -184,7 +189,7 @@ def in_order(items: Iterable[pytest.Item]) -> list[Path]:
     computing = sorted(others, key=lambda path: "slow" not in marks[path])
     longest = {name: place for place, name in enumerate(LONGEST)}
     waiting.sort(key=lambda path: longest.get(path.name, len(longest)))
-    places = {path: 0.85 * i / len(waiting) for i, path in enumerate(waiting)}
+    places = {path: 0.7 * i / len(waiting) for i, path in enumerate(waiting)}
     places |= {path: (i + 0.5) / len(computing) for i, path in enumerate(computing)}
     return sorted(places, key=places.__getitem__)
 

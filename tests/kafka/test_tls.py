@@ -21,7 +21,7 @@ from workers.commands.key import new_signing_key
 from workers.dashboard.server import Background, Dashboard
 from workers.kafka.clients import Connection
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.waits
 
 ACLS = ROOT / "deploy" / "acls.md"
 PASSWORD = "Planted, with a space"

@@ -23,6 +23,8 @@ from workers.cli import execute
 from workers.replay.offline import Summary
 from workers.replay.sources_topic import open_topic
 
+pytestmark = pytest.mark.waits
+
 PARTITIONS = 4
 GRACE_MS = 2_000
 

@@ -16,7 +16,7 @@ from workers.agents.progress import read_states
 from workers.kafka.reading import bounds_of, reader
 from workers.kafka.store import Changelog, Store
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.waits
 
 LASTS_MS = 5_000
 KEPT_MS = 2_000
