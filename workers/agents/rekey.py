@@ -268,7 +268,11 @@ class RekeyShard(SourceShard):
             [SchemaWaiter, Node | None], Format | None
         ] = lambda _, __: None,
     ) -> None:
-        """Forward the records of `place`. `make_format` returns a format of values; None: JSON."""
+        """Forward the records of `place`.
+
+        `make_format` returns a format that reads the fields of a tree, or, for None, whole events;
+        None: JSON.
+        """
         clock = Watermark(stream.lanes, stream.events.grace_ms, stream.max_behind_ms)
         super().__init__(assignment, place, stream, clock)
         self._users_format = make_format(self, stream.users.layout.tree)
@@ -347,9 +351,10 @@ class RekeyShard(SourceShard):
         values = records.values[rows]
         data = part.data.tobytes()
         own_bytes = np.zeros(len(rows), dtype=np.int64)
-        # Its first byte is 0 where the number of a record's own headers, behind its value, is 0.
-        number = records.data[values[:, 1]] if records.framed else own_bytes
-        for row in np.flatnonzero(number).tolist():
+        # Where `data` are whole record batches, the number of a record's own headers follows its
+        # value, and then the headers. It is 0 where its first byte is.
+        has_headers = records.data[values[:, 1]] if records.framed else own_bytes
+        for row in np.flatnonzero(has_headers).tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
             message = Outgoing("", None, None, None, headers or ())
             # Headers that are too long make the record too large.
@@ -393,6 +398,7 @@ class RekeyShard(SourceShard):
             sources=origins.first_count,
             topic_id=self._place.topic.id,
             state_id=self._state_id,
+            # Kept once, by the one that decides when partitions join.
             joined=origins.joined if self.partition == 0 else (),
             users=topic.partitions,
             users_id=topic.id,

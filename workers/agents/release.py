@@ -174,7 +174,7 @@ class ReleaseShard(Shard):
         self._keep()
 
     def commits(self, batch: Batch) -> Iterable[bytes]:
-        """Yield the traces of the commits that sent these messages, from their headers."""
+        """Yield the `traceparent` headers of messages: a span names the commits they are from."""
         for i in range(len(batch)):
             for name, value in batch.records.headers(i, _HEADERS_BYTES) or ():
                 if name == HEADER and value is not None:

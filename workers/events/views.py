@@ -794,10 +794,15 @@ def _exact_sum_row(range_: Sum) -> list[int]:
 
 
 class _Rows:
-    """Builder of a program's rows, and of the wanted fields with their slots, view by view."""
+    """Builder of a program's rows, and of the wanted fields with their slots, view by view.
+
+    A slot is the number with which scanners log a field. A list of objects has one too, by which
+    its elements are told apart: `cart[].sku` with `cart[].qty` beside it has a slot for each, and
+    one for `cart`. The `list_at` of such a path is 1, the steps before the list's `[]`.
+    """
 
     def __init__(self) -> None:
-        # By the steps of a path and its `list_at`.
+        # By the steps of a path and its `list_at`; None without a list of objects.
         self.wanted: dict[tuple[tuple[str, ...], int | None], Wanted] = {}
         # Slots of lists, by their steps.
         self._lists: dict[tuple[str, ...], int] = {}

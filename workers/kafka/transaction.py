@@ -71,9 +71,10 @@ class Owner(Protocol):
     def report_progress(self) -> None: ...
 
     def note_wait(self, waits: Mapping[str, str]) -> bool:
-        """Note what waits and why, by name; {} ends the wait.
+        """Note for operators what waits, by transactional id, and why; {} ends the wait.
 
-        Return whether a partition that is not available explains it.
+        Return whether a partition that is not available explains it: then the caller goes on to
+        wait, where it would give up after a while.
         """
 
     def note_abort(self) -> None: ...

@@ -19,7 +19,8 @@ Limits of warnings and their sources (docs/decisions/0017-words-and-people.md):
     epsilon <= 20    above, the guarantee is almost void (the largest of the deployments there)
     delta <= 1e-5    above, they warn: n delta of n events may be unprotected, and a topic of a
                      hundred thousand events is a small one
-    delta < 0.01     at or above, the guarantee counts as none (a choice)
+    delta < 0.01     at or above, the guarantee is void (a choice)
+    delta < 1        at or above, or without a finite epsilon (None), nothing is promised
 
 Rounding never overstates the guarantee. `dashboard/page/promise.js` writes the same text, compared
 by test_page_words.py; tests/docs/test_words.py compares the documents.

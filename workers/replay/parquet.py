@@ -233,7 +233,10 @@ def _indices(array: Any, null: int) -> NDArray[Any]:
 
 
 def numbers_of(array: Any) -> NDArray[Any]:
-    """Return the numbers of an array without nulls, uncopied. `to_numpy` imports pandas: 0.9 s."""
+    """Return the whole numbers of an array without nulls, uncopied.
+
+    Its `to_numpy` would import pandas, for 0.9 s.
+    """
     dtype = np.dtype(str(array.type))
     buffer = array.buffers()[1]
     if buffer is None:
@@ -348,7 +351,10 @@ def _conversion(kind: Any) -> tuple[Any, Converter]:
 
 
 def _conversion_of(kind: Any) -> tuple[Any, Converter]:
-    """Return the same, with a converter of values that are not null."""
+    """Return how to read an Arrow type: a raw type to cast to, and a converter to what JSON has.
+
+    The converter gets no nulls.
+    """
     if types.is_dictionary(kind):
         return _conversion_of(kind.value_type)
     if types.is_struct(kind):

@@ -454,9 +454,11 @@ def scan_record(
                 return DECLINED
             if state >= 0:
                 used = open_list(scan, row, log, used)
-            # Wanted as a value as well, which a message is not.
+            # Of an element of a list, or a field that is wanted as a value: here stands a message,
+            # whose own fields follow.
             if fields[row, SLOT] >= 0:
                 used = put(log, used, fields[row, SLOT], kinds.OTHER, -1, -1)
+            # The rows of this element's fields follow, which `open_list` allows for.
             if state >= 0:
                 lists[state, L_END] = used
             stack[depth, F_MESSAGE] = fields[row, INNER]

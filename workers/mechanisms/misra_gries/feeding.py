@@ -415,9 +415,10 @@ def assign_misses(
 ) -> None:
     """Let the counters `zeros[:n]`, in order, hold the first n misses among items start..stop - 1.
 
-    `items` is the round, one bit per item; a miss is an item of it that no counter holds. No item
-    that a counter held before is among these misses: it came earlier in the round, or is below
-    them. The caller sets heights.
+    `items` is the round, one bit per item; a miss is an item of it that no counter holds. Those
+    that the counters held until now become misses, but none of start..stop - 1: the caller only
+    replaces counters of items that this round is past, or whose bit it has cleared. `slot_of` of an
+    item that nothing holds means nothing. The caller sets heights.
     """
     _, ranks, slot_of, held_bits, slot_bits = counters
     turn = 0

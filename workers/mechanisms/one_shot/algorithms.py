@@ -569,8 +569,13 @@ class Sketched(Frozen):
     def release(
         self, cell: Cell, noise: OneShotNoise, address: Place
     ) -> tuple[Rows, Longs]:
-        """Return the rows that a release shows, ascending, and their noisy counts."""
-        # By row of the cell; 0 where there is no counter ("pure": in units of 1 / (size + 1)).
+        """Return the rows that a release shows, ascending, and their noisy counts.
+
+        Each stream key has a sketch, whose counters get the law's noise. Those above the law's
+        threshold are shown; a law without one ("pure") shows the `size` largest of the domain. Its
+        counts are whole in units of 1 / (size + 1), and rounded at the end.
+        """
+        # By row of the cell; 0 where there is no counter.
         noisy = np.zeros(len(cell.counts), dtype=np.int64)
         shown: list[Rows] = []
         for key, rows in rows_by_key(cell.keys):

@@ -4,9 +4,11 @@
     pair        a user and an item; known by its tag, the item's tag xor the user's digest
     a_i(t)      `counts(i)`: pairs of an item whose last event is in window i, ticks b_i(t) + 1..t
     P           `period`: what one user does in one period is protected together
-    L_i, K_i    levels of window i's noise, which is its own; 3 * 2^L_i - 2 ticks
+    L_i         levels of window i's noise, which is its own
+    K_i         3 * 2^L_i - 2: noise over K_i ticks after another has no node in common with it
     E_i         `memory_of`, r_i + K_i
     K           `rest`, the largest K_i
+    overlap     n periods together cost at most min(n, overlap) times what one costs for each
 
 Published of window i: a_i(t) + floor(N_i(t) + 1/2), N_i as in `counters.active`; each window has an
 equal part of rho. Labels are hidden, shown and at rest as in `sliding`: a window's test counts what
