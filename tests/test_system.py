@@ -195,7 +195,7 @@ def test_tests_that_lack_something_are_counted_at_the_end_and_the_others_run(
     *before, counts, reasons, command = done.stdout.splitlines()
     assert "6 passed" in before[-1] and "failed" not in before[-1]
     assert counts == (
-        "Tests that did not run: 15; 1 for want of a browser, 14 for want of a Kafka of their own."
+        "Tests that did not run: 15; 14 for want of a Kafka of their own, 1 for want of a browser."
     )
     for program in ("Chromium", "Java", "Maven"):
         assert f"{program} is not installed" in reasons
