@@ -19,3 +19,12 @@ def admin_of(connection: Connection) -> AdminClient:
     if name not in _CLIENTS:
         _CLIENTS[name] = _OPEN.enter_context(connection.quiet_admin([]))
     return _CLIENTS[name]
+
+
+def delete_topics(admin: AdminClient, *prefixes: str) -> None:
+    """Delete the topics whose names begin with one of these."""
+    there = admin.list_topics(timeout=60).topics
+    # an empty list would be refused
+    if topics := [topic for topic in there if topic.startswith(prefixes)]:
+        for deleted in admin.delete_topics(topics).values():
+            deleted.result()

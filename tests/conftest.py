@@ -248,9 +248,9 @@ def bootstrap(shared_kafka: str) -> Iterator[str]:
     Every client that starts asks for all topics, and 1,500 took 12 ms of the broker's processor.
     """
     yield shared_kafka
-    from tests.worker.harness import delete_topics
+    from tests.worker.harness import forget_sites
 
-    delete_topics(shared_kafka)
+    forget_sites(shared_kafka)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from tests import ROOT
-from tests.admin import admin_of
+from tests.admin import admin_of, delete_topics
 from workers.kafka.clients import Connection
 from workers.mechanisms.config.checked import Checked, rules
 from workers.mechanisms.running.base import KnownBaseConfig, UnkBaseConfig
@@ -37,11 +37,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 def name(bootstrap: str) -> Iterator[str]:
     name = f"readme{uuid.uuid4().hex[:10]}"
     yield name
-    admin = admin_of(Connection(bootstrap))
-    there = admin.list_topics(timeout=60).topics
-    topics = [topic for topic in there if topic.split(".")[0] == name]
-    for future in admin.delete_topics(topics).values() if topics else ():
-        future.result()
+    delete_topics(admin_of(Connection(bootstrap)), name)
 
 
 def commands_of(text: str) -> str:

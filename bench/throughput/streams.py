@@ -16,6 +16,8 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
+from tests.admin import delete_topics
+
 SOURCES = Path(__file__).with_name("kafka_streams")
 #: The same as the worker's: what is committed more often is flushed more often.
 COMMIT_MS = 5_000
@@ -162,10 +164,4 @@ def measure(
 def _forget(bootstrap: str, name: str) -> None:
     """Delete the topics that Kafka Streams made for itself."""
     with AdminClient({"bootstrap.servers": bootstrap}) as admin:
-        if made := [
-            topic
-            for topic in admin.list_topics(timeout=60).topics
-            if topic.startswith(f"{name}-")
-        ]:
-            for future in admin.delete_topics(made).values():
-                future.result()
+        delete_topics(admin, f"{name}-")

@@ -21,6 +21,7 @@ import numpy as np
 from bench.throughput.events import ITEMS_AN_EVENT, Shape
 from bench.throughput.process import Watch
 from bench.throughput.producing import TICK_S, blocks
+from tests.admin import delete_topics
 from tests.forked import QUIETCOUNT
 from tests.worker.harness import Site, Worker, unk, until
 from workers.agents import contribute
@@ -250,10 +251,4 @@ def contributed(place: Site) -> int:
 
 def forget(place: Site) -> None:
     """Delete a site's topics, so that the broker has no more to keep than what is measured."""
-    mine = [
-        topic
-        for topic in place.admin.list_topics(timeout=60).topics
-        if topic.startswith(place.name)
-    ]
-    for future in place.admin.delete_topics(mine).values():
-        future.result()
+    delete_topics(place.admin, place.name)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from tests.admin import delete_topics
 from tests.chaos.checks import compare, one_tick_once, uncommitted_agree
 from tests.chaos.faults import spoil_copy
 from tests.chaos.oracle import GRACE_MS, KEYS, LABELS, Oracle, Totals, without_ticks
@@ -514,10 +515,7 @@ class Running:
 
     def forget(self) -> None:
         """Delete what the segment leaves behind."""
-        topics = self.site.admin.list_topics(timeout=60).topics
-        mine = [topic for topic in topics if topic.startswith(self.site.name)]
-        for future in self.site.admin.delete_topics(mine).values():
-            future.result()
+        delete_topics(self.site.admin, self.site.name)
         shutil.rmtree(self.site.directory)
 
 

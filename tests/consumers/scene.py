@@ -21,6 +21,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests import ROOT
+from tests.admin import delete_topics
 from tests.worker.harness import PATIENCE_S, Bare, Site, known, unk, until
 from workers.pipeline import snapshots
 
@@ -271,7 +272,4 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
         assert worker.stop() == 0
     names = ["items", "large", "parts", "answers"]
     yield Scene(site, {name: list(site.read(f"{site.name}.{name}")) for name in names})
-    there = site.admin.list_topics(timeout=60).topics
-    topics = [topic for topic in there if topic.startswith(site.name)]
-    for future in site.admin.delete_topics(topics).values():
-        future.result()
+    delete_topics(site.admin, site.name)

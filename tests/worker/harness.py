@@ -32,7 +32,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import NewTopic, OffsetSpec  # type: ignore[attr-defined]  # re-exports
 
 from tests import ROOT
-from tests.admin import admin_of
+from tests.admin import admin_of, delete_topics
 from tests.forked import QUIETCOUNT, Started, launch, run
 from tests.pipeline.pipeline import Contributed, contents
 from workers.commands.key import new_key
@@ -175,18 +175,10 @@ _HANGING_S = 420.0
 _SITES: dict[str, set[str]] = {}
 
 
-def delete_topics(bootstrap: str) -> None:
+def forget_sites(bootstrap: str) -> None:
     """Delete the topics of this process's sites on a Kafka."""
-    names = tuple(_SITES.pop(bootstrap, ()))
-    if not names:
-        return
-    admin = admin_of(Connection(bootstrap))
-    topics = admin.list_topics(timeout=60).topics
-    of_sites = [topic for topic in topics if topic.startswith(names)]
-    if not of_sites:
-        return
-    for deleted in admin.delete_topics(of_sites).values():
-        deleted.result()
+    if names := _SITES.pop(bootstrap, None):
+        delete_topics(admin_of(Connection(bootstrap)), *names)
 
 
 class Site:
