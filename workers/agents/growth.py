@@ -139,7 +139,7 @@ class Growth(_Noticing):
             return
         needed = sum(topic.partitions for topic in grown)
         if state_partitions < needed:
-            # The next look goes on: its new partitions must be known before they are used.
+            # They must be known before they are used, so the rest waits for the next look.
             self._add(self.state, needed, but)
             return
         self._log_new(f"{what}: the new ones join")

@@ -112,7 +112,8 @@ def _newest(
 
 #: Key of the progress record in the state topics of all stages.
 PROGRESS = b"progress"
-# The progress record ends every transaction: read so many records first, then by a factor more.
+# Every transaction ends with the progress record: read this many records from the end, then 16
+# times as many.
 NEWEST = 16
 _FURTHER_BACK = 16
 
@@ -137,7 +138,7 @@ def newest_values(
         values: dict[Partition, dict[bytes, bytes | None]] = {
             where: {} for where in bounds
         }
-        # Partitions with a record some of whose pages were not read.
+        # Partitions where only some pages of a record were read, with the error to raise.
         cut: dict[Partition, StateRefused] = {}
         spans = {where: (start, bounds[where][1]) for where, start in starts.items()}
         for taken in read_spans(consumer, spans):

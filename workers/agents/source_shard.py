@@ -3,8 +3,8 @@
 A commit is one Kafka transaction: the stage's messages, the rejects, and the progress record with
 the resume offset. It happens when a tick closes, every `commit_interval`, or if enough is pending.
 
-A shard has one source partition, or one origin: a partition whose events are sent on by user. Both
-are partitions of events topics, and numbered; partitions that a topic gets later *join* when number
+A shard reads one source partition, or one origin, a partition whose events are forwarded by user.
+Both are numbered partitions of events topics. Partitions that a topic gets later *join* when number
 0 commits that they count.
 """
 

@@ -112,7 +112,7 @@ def check_states(
     for owner, progress in enumerate(states):
         if progress is not None:
             merge = merge_of(owner)
-            # Other partition counts are left to stage 1, whose message is more specific.
+            # Stage 1 refuses other partition counts, with a more specific message.
             fewer = len(progress.watermarks) < len(merge.watermarks)
             if not fewer and progress.owners == merge.owners:
                 merge.check(progress)

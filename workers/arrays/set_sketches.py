@@ -65,7 +65,7 @@ class SketchTable(NamedTuple):
 
 @kernel_part
 def meet_key(key: int, table: SketchTable) -> None:
-    """Add a stream key to `met` if it is new there, also one whose events have no labels."""
+    """Add a stream key to `met` if it is new there, even if its events have no labels."""
     if table.place[key] < 0:
         table.place[key] = table.used[KEYS]
         table.met[table.used[KEYS]] = key
@@ -166,7 +166,7 @@ def feed_sets(
     an amount of 0 is not in the set.
     """
     seen, keys, ends, labels, amounts = batch
-    # An empty column stands for one that is the same everywhere: all seen, all amounts 1.
+    # An empty column means the same value in every row: all seen, all amounts 1.
     weighted = len(amounts) > 0
     all_seen = len(seen) == 0
     for i in events:

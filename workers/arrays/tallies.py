@@ -78,9 +78,9 @@ def ticks_of(
 ) -> tuple[int, bool]:
     """Write the tick of each event's effective time, which is not before its time.
 
-    Tick 1 starts at `start`, and a tick is `width` long. Writes `ticks` (n,), 0 for an event whose
-    time is before `start`, and `begins`, the events whose tick is not that of the event before,
-    including the first. Returns the number of `begins` and whether ticks never decrease.
+    Tick 1 starts at `start`, and every tick lasts `width`. Writes `ticks` (n,), 0 for an event from
+    before `start`, and `begins`: the first event, and every event in another tick than the one
+    before it. Returns the number of `begins`, and whether ticks never decrease.
     """
     runs = 0
     ascending = True
@@ -151,7 +151,7 @@ def count_events(
     """
     seen, keys, ends, labels, amounts = batch
     secret, label_bits, slots, has_row, pairs, counts = table
-    # An empty column stands for one that is the same everywhere: all seen, all amounts 1.
+    # An empty column means the same value in every row: all seen, all amounts 1.
     weighted = len(amounts) > 0
     all_seen = len(seen) == 0
     for i in events:

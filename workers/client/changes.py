@@ -127,7 +127,7 @@ def changes(
     """
     rows = _rows(newer, older, last)
     sd, exact = _error(newer, older, last)
-    # Computed anew below, except for `windows`, which a change does not have.
+    # A change has no `windows`; the others are computed below.
     left_out = ("windows", "quantiles", "all_items", "sums", "sum")
     fields = {name: newer[name] for name in newer if name not in left_out}
     fields |= _change_of_all_items(newer, older, last)

@@ -74,5 +74,5 @@ def one_page(tick: Mapping[str, Any], items: Sequence[ItemRow]) -> bytes:
 
 
 def _number(value: float) -> int | float:
-    """Return a number, whose column is of doubles, as the worker writes it: 5, not 5.0."""
+    """Return a number from a column of doubles as the worker writes it: 5, not 5.0."""
     return int(value) if value.is_integer() else value

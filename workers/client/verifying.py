@@ -7,8 +7,8 @@ was signed of that tick. The first thing that is wrong raises `NotAsSigned`, whi
 A worker's snapshots are signed in chains: each owner partition of a histogram has one. The records
 of a chain are numbered from 1, and each has the hash of the one before. A record is one page of a
 tick; it has a head for each series and stream key: a hash over the head at the tick before and the
-snapshot of this tick, and so over all snapshots until then. Heads begin anew with a generation of
-the histogram.
+snapshot of this tick, and so over all snapshots until then. A new generation of the histogram
+starts new heads.
 """
 
 import hashlib

@@ -5,7 +5,7 @@ from the key, that no tick is missing or published twice, and that the contribut
 It needs the operator's key and access to exact data.
 
 An owner partition ("owner") holds a share of the stream keys, in one partition of the contributions
-topic; a stream key whose items are spread over several owners has a part at each. When the topic
+topic. If a stream key's items are split over several owners, each holds a part. When the topic
 grew, owners "handed over" stream keys to new ones (`pipeline.growth.owners`): what they sent is
 recomputed too. So are the commitments in signed ticks (`pipeline.signatures`). The release state
 says which ticks an owner has published. A series is what one output topic gets: a window, or the
@@ -218,8 +218,8 @@ class Auditor:
         ]
         await_commits(self._connection, outputs)
         self._note_published()
-        # New owners, whose numbers are higher, first: what an owner handed over is compared with
-        # what they were given.
+        # From the highest number down: owners that joined later come first, so that what an owner
+        # handed over can be compared with what they received.
         for owner, state in reversed(list(enumerate(states))):
             if owner >= self._owners.first:
                 self._read_handed(owner)

@@ -100,7 +100,8 @@ def _prepare(database: Database) -> None:
     if tables:
         if ("meta",) not in tables:
             raise SchemaMismatch
-        if first(database, "select version from meta") != (VERSION,):
+        versions = database.execute("select version from meta").fetchall()
+        if versions != [(VERSION,)]:
             raise SchemaMismatch
         return
     database.begin()

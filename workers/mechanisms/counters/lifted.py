@@ -534,7 +534,8 @@ class LiftedColumns(Columns):
             noise: normal.Numbers = state[0]
             if len(plan.cells) or len(plan.steps):
                 part = tags[row - first : row - first + rows]
-                lefts, noise = self._lefts_rights[:, :rows]
+                lefts = self._lefts_rights[0, :rows]
+                noise = self._lefts_rights[1, :rows]
                 words = (
                     self._words(plan.cells, part, row) if len(plan.cells) else NO_WORDS
                 )
