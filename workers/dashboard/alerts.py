@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 DAY_MS = 86_400_000
 # Their counts differ from the truth by rounded normal noise.
 MECHANISMS = frozenset({"unk_base", "known_base"})
-# Covers that the standard deviation (sd) in a snapshot and the quantile are rounded.
+# Covers the rounding of the quantile, and of the standard deviation (sd) in a snapshot.
 SD_SLACK = 1 + 1e-6
 
 
@@ -131,9 +131,8 @@ def _measure(alert: AlertSettings, snapshot: Mapping[str, Any]) -> _Measured | N
     if declared is None:
         return None
     values = {
-        label: row[0]
-        for (label, _), row in zip(items, snapshot["sums"], strict=True)
-        if row[0] is not None
+        label: total  # the row goes on with the mean
+        for (label, _), (total, *_) in zip(items, snapshot["sums"], strict=True)
     }
     # A sum is the middle of the range times a count, and half a step times another whole number:
     # both numbers are off by 1/2 at most, besides their noise.
@@ -153,6 +152,7 @@ def margin_of(
     # n T, with T at least 1: ticks may last longer than a day.
     tests_a_day = max(alert.series, rows) * max(1.0, DAY_MS / tick_ms)
     quantile = -NormalDist().inv_cdf(alert.false_alarms / tests_a_day)
+    # Both factors were rounded.
     return quantile * sd * SD_SLACK + rounding
 
 

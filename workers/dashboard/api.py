@@ -31,8 +31,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.resources import files
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -329,7 +327,6 @@ def application(
     read all. The fields `further` extend the answer of /api/histograms.
     """
     histograms = settings.histograms
-    names = [histogram.name for histogram in histograms]
     ticks = Ticks(hub, store)
     api = _Api(ticks, {histogram.name: histogram for histogram in histograms})
     app = web.Application(middlewares=[guard(host, readers)], client_max_size=1_024)
@@ -362,13 +359,16 @@ def application(
         hub.close()
 
     async def list_histograms(request: web.Request) -> web.Response:
-        """Answer /api/histograms, of those that the reader may see."""
+        """Answer /api/histograms: those that the reader may see, and what they promise together.
+
+        While some are not read yet it is a 503, with what is known so far.
+        """
         for parameter in request.query:
             return refusal(
                 400,
                 f"{parameter[:NAME_CHARS]}: unknown; this address takes no parameters",
             )
-        await ticks.wait_until_read(names)
+        await ticks.wait_until_read([histogram.name for histogram in histograms])
         seen = [
             histogram
             for histogram in histograms
@@ -391,7 +391,7 @@ def application(
         }
         if not unread:
             return json_of(listing)
-        # Also send what is known so far: the page shows it beside the state of Kafka.
+        # The page shows what is known so far beside the state of Kafka.
         error = f"{', '.join(unread)}: not read yet: {hub.why_unread(unread[0])}"
         return json_of({"error": error} | listing, 503, RETRY_AFTER)
 
@@ -733,7 +733,7 @@ class _Api:
         # 0 is the beginning of the epoch, below 0 the epoch before.
         older_tick = newer["tick"] - ticks_of(newer, window_ms)
         if older_tick > 0:
-            return await self._beginning_in(stream, newer, older_tick, None)
+            return await self._beginning_in(stream, newer, older_tick)
         start_ms = newer["end"] - newer["tick"] * (newer["end"] - newer["start"])
         at_start = _Beginning(None, start_ms)
         previous_id = newer.get("previous_id")
@@ -746,25 +746,23 @@ class _Api:
         except NoTick:
             # What was counted before the epoch began is not known.
             return at_start
-        return await self._beginning_in(stream, last, last["tick"] + older_tick, last)
+        # `older_tick` is negative: so many ticks before that one.
+        begin = await self._beginning_in(stream, last, last["tick"] + older_tick)
+        return begin._replace(last=last)
 
     async def _beginning_in(
-        self,
-        stream: Stream,
-        snapshot: Mapping[str, Any],
-        older_tick: int,
-        last: dict[str, Any] | None,
+        self, stream: Stream, snapshot: Mapping[str, Any], older_tick: int
     ) -> _Beginning:
         """Return the beginning of a window at the end of a tick in the epoch of `snapshot`.
 
         `older_tick` is its number there; 0 or less: where the epoch began. It may have been thinned
         out of the history: then the window begins at the last stored tick before it, or where the
-        series began. `last` is for the result.
+        series began.
         """
         if older_tick <= 0:
             tick_ms = snapshot["end"] - snapshot["start"]
             start_ms = snapshot["end"] - snapshot["tick"] * tick_ms
-            return _Beginning(None, start_ms, last)
+            return _Beginning(None, start_ms)
         query = TickQuery(
             stream=stream, epoch=snapshot["epoch"], tick=older_tick, id=snapshot["id"]
         )
@@ -776,13 +774,13 @@ class _Api:
             if before is None:
                 begun = await self._ticks.began(stream, snapshot["id"])
                 if begun is not None:
-                    return _Beginning(None, begun, last)
+                    return _Beginning(None, begun)
                 error = "no tick at the beginning of this window is stored"
                 raise NoTick(error, nearest) from None
             # The window becomes longer.
             line = await self._ticks.find(replace(query, tick=before["tick"]))
         older = await asyncio.to_thread(orjson.loads, line)
-        return _Beginning(older, older["end"], last)
+        return _Beginning(older, older["end"])
 
     async def _answer(
         self, request: web.Request, queries: Sequence[HistoryQuery | EpochsQuery]
@@ -978,10 +976,7 @@ async def _tick_answer(body: bytes, file_form: _File | None) -> web.Response:
         if "change" in fields:
             parts.append(iso(fields["change"]["from"]))
         name = file_form.name(*parts, iso(fields["end"]))
-        with TemporaryDirectory(prefix="quietcount-file-") as directory:
-            path = Path(directory)
-            content = tick_file(fields, file_form.table, file_form.format, path)
-            return name, content
+        return name, tick_file(fields, file_form.table, file_form.format)
 
     name, content = await asyncio.to_thread(make_file)
     response = web.Response(body=content, content_type=FILE_TYPES[file_form.format])

@@ -354,7 +354,7 @@ class Feed:
 
         librdkafka's message names brokers, topics and reasons, but no record.
         """
-        # What the callback got says more than the timeout of a call.
+        # The reasons that the callback got say more than the timeout of a call.
         cause = self._refusal or error
         self._refusal = None
         self._backlog.away = True
@@ -362,6 +362,7 @@ class Feed:
             self._set_state({"kafka": "refused"})
             logger.warning("Kafka: %s", cause.str())
         else:
+            # But a failed TLS handshake, also a `_refusal`, says more than that no broker answers.
             if cause.code() != KafkaError._SSL and self._silence is not None:
                 cause = self._silence
             self._hub.outage.begin(" ".join(cause.str().split()))

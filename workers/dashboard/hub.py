@@ -182,8 +182,8 @@ class Viewer:
 class Hub:
     """History, state and viewers of one dashboard. Used from one event loop only."""
 
-    def __init__(self, history: History | None = None) -> None:
-        self.history = history or History()
+    def __init__(self) -> None:
+        self.history = History()
         # Begins the ids of events, so that those of another run of the server are recognized.
         self.run = secrets.token_hex(4)
         self.state: Mapping[str, object] = {"kafka": "connecting"}
@@ -283,6 +283,7 @@ class Hub:
             snapshot = self.history.newest(stream)
             if snapshot is None:
                 raise KeyError(stream)
+            # A viewer that connects again sends the id of its last event (`_number_of`).
             event_id = b"%s-%d" % (self.run.encode(), snapshot.number)
             line = select_items(snapshot, top=top)
             by_top[top] = b"id: %s\nevent: snapshot\ndata: %s\n\n" % (event_id, line)
@@ -325,9 +326,9 @@ def catalog(
     histograms: Collection[HistogramTopic],
     missing: Collection[str] = (),
 ) -> list[dict[str, object]]:
-    """Return every histogram with its stream keys and the metadata of its newest snapshot.
+    """Return an entry for each of `histograms`: its stream keys, and data of its newest snapshot.
 
-    In an entry, `histogram` is its name as that of a topic, `name` that in the settings. One in
+    An entry's `histogram` is the name in queries and snapshots, `name` that in the settings. One in
     `missing` has no topic: its keys are None.
     """
     keys: dict[str, list[str]] = {histogram.name: [] for histogram in histograms}
@@ -360,7 +361,8 @@ def _also_in(
 ) -> list[str]:
     """Return the names of others that count the same items of the same events.
 
-    Other windows of the same histogram in the settings are not among them.
+    Their `selection`, what the settings count, is equal. Other windows of the same histogram in the
+    settings are not among them.
     """
     return [
         other.name
@@ -395,7 +397,7 @@ def budget_for(
     return answer
 
 
-# A larger stated rho or epsilon is of a foreign producer.
+# No worker states a larger rho or epsilon: another program wrote it.
 LARGEST = 1e9
 
 
@@ -433,7 +435,7 @@ def joint_guarantee(
             charged[name] = snapshot, histogram
     units = {snapshot.guarantee.unit for snapshot, _ in charged.values()}
     promises = [snapshot.guarantee for snapshot, _ in charged.values()]
-    # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
+    # Nothing is published, the settings changed the unit, or another program wrote to the topic.
     if len(units) != 1 or any(
         max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in promises
     ):

@@ -82,6 +82,7 @@ class Readers:
         by_name: Mapping[str, Reader] | None = None,
         proxy: Proxy | None = None,
     ) -> None:
+        # Of one length, as a comparison in constant time needs (`identify`).
         self._by_digest = {
             hashlib.sha256(token.encode()).digest(): reader
             for token, reader in by_token.items()

@@ -185,6 +185,7 @@ class Teller:
     def _produce(self, topic: str, body: bytes) -> str | None:
         """Write a message to a topic; return why that failed, or None. It blocks."""
         try:
+            # Longer than the record's own timeout, `ANSWER_S`, after which the reason is known.
             return self._producer.produce(topic, body, 2 * ANSWER_S)
         except (KafkaException, BufferError) as error:
             return str(error)

@@ -105,10 +105,9 @@ def generations_of(
     configs = () if settings is None else settings.histograms
     # The state does not store stream keys, so those of a retired generation are unknown.
     served = {(config.name, config.generation): config.keys for config in configs}
-    retired = len(progress.retired)
-    # `retired` are the ended ones.
-    for i, (name, life) in enumerate((*progress.retired, *progress.histograms.items())):
-        running = i >= retired
+    stored = [(name, life, False) for name, life in progress.retired]
+    stored += [(name, life, True) for name, life in progress.histograms.items()]
+    for name, life, running in stored:
         grid = grid_of(name, life)
         keys = served.get((name, life.generation), "public") if running else "public"
         accounting = life.description.get("accounting")
@@ -127,6 +126,7 @@ def generations_of(
                 overlap=1.0 if period is None else period.overlap,
             ),
             None if grid.horizon is None else grid.horizon * grid.tick_ms,
+            # Windows without epochs; users of such ones are charged for each period.
             charged_once=period is None and bool(windows_of(life, grid)),
             start_ms=grid.start_ms,
             unit=life.unit,
@@ -197,7 +197,10 @@ def grid_of(name: str, life: HistogramProgress) -> TickGrid:
 
 
 class Period(NamedTuple):
-    """Users' periods without epochs: their length, and `PrivacyCost.overlap`."""
+    """The periods, of so many ticks, for each of which a user is charged where there are no epochs.
+
+    They share noise: n of them cost at most min(n, `overlap`) n times the rho of one.
+    """
 
     ticks: int
     overlap: float
@@ -231,7 +234,8 @@ def topics_of(progress: ReleaseProgress) -> set[str]:
 def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
     """Return epochs the least and the largest of which bound those charged; empty: none is.
 
-    They are those of published ticks, of the epoch reserved ahead, and of the generation's end.
+    They are those of the first and the last published tick; the last one that was charged ahead
+    (`reserved`); and that of the time `until` which an ended generation may have published.
     """
     if life.first is None:
         return []
@@ -241,7 +245,7 @@ def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
     if isinstance(life.reserved, int):
         epochs += [grid.split(life.first)[0], life.reserved]
     if epochs and isinstance(life.until, int):
-        # That of the last tick that was complete by then: only closed ticks move a charge.
+        # Of the last tick that was complete by then, as an open one is not published.
         epochs.append(grid.split(max(life.first, grid.tick_at(life.until) - 1))[0])
     return epochs
 
@@ -325,35 +329,28 @@ class Ceiling:
     ) -> float | None:
         """Return the worst event's or user's epsilon at the ceiling's delta; None: no guarantee.
 
-        A user pays for all epochs of a charge in `counts`, an event for one, and for the samples of
-        all charges.
+        `counts` says how many epochs of each charge a window touches. A user pays for all of them;
+        an event for one of each charge that serves its stream key, and for all others' samples.
         """
-        paid = [
-            (charge, count)
+        touched = [i for i, count in enumerate(counts) if count]
+        if any(
+            charge.unit != self.unit
             for charge, count in zip(charges, counts, strict=True)
-            if count
-        ]
-        sampled = [charge for charge in charges if charge.cost.sample_rho]
-        counting = [charge for charge, _ in paid]
-        if any(charge.unit != self.unit for charge in (*counting, *sampled)):
+            if count or charge.cost.sample_rho
+        ):
             return None  # a promise to events is none to users, and vice versa
         if self.unit == "user":
-            return epsilon_at(
-                [replace(charge.cost, times=n) for charge, n in paid], self.delta
-            )
-        costs = [charge.cost for charge in counting]
-        untouched = [
-            charge.cost
-            for charge, count in zip(charges, counts, strict=True)
-            if not count
-        ]
+            epochs = [replace(charges[i].cost, times=counts[i]) for i in touched]
+            return epsilon_at(epochs, self.delta)
         epsilons = []
         # The event counts in one choice of charges, and may be in the samples of all others.
-        for choice in most_paid(counting):
-            others = (cost for i, cost in enumerate(costs) if i not in choice)
-            of_event = [costs[i] for i in sorted(choice)]
-            of_event += samples_of([*others, *untouched])
-            epsilons.append(epsilon_at(of_event, self.delta))
+        for choice in most_paid([charges[i] for i in touched]):
+            chosen = {touched[j] for j in choice}
+            costs = [charges[i].cost for i in sorted(chosen)]
+            costs += samples_of(
+                charge.cost for i, charge in enumerate(charges) if i not in chosen
+            )
+            epsilons.append(epsilon_at(costs, self.delta))
         return max(epsilons, key=_size)
 
     def fullest(
@@ -409,7 +406,10 @@ def parts_of(
 
 
 def _most_touched(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
-    """Bound how many epochs of a charge one window that touches [begin, end) can touch."""
+    """Bound how many epochs of a charge one window can touch, if it also touches [begin, end), ms.
+
+    Without a period a window is an epoch of any charge, and may touch all epochs of this one.
+    """
     if period_ms is None:
         return len(charge.within(-EVER, EVER))
     near = charge.within(begin - period_ms + 1, end + period_ms - 1)
@@ -446,7 +446,8 @@ def _windows(
     for charge in charges:
         if charge.span(charge.last)[1] == EVER:
             continue
-        # Moving a window forward until its first epoch is about to leave loses no epoch.
+        # Moving a window forward until its first epoch is about to leave loses no epoch. So the
+        # candidates begin with the last ms of an epoch.
         for epoch in charge.within(begin - period_ms + 1, end):
             last = charge.span(epoch)[1] - 1
             if begin - period_ms < last < end:
@@ -503,12 +504,12 @@ def charges_in(settings: Settings, configs: Sequence[HistogramConfig]) -> list[C
 
 
 def endures(
-    ceiling: Ceiling, charges: Sequence[Charge], past: Sequence[Charge] = ()
+    ceiling: Ceiling, charges: Sequence[Charge], past: Sequence[Charge]
 ) -> bool:
     """Return whether all of `charges` may go on without end, however their epochs lie.
 
-    Then no period, however far ahead, can exceed the ceiling. Of `past` ones, which none touches
-    any more, only samples count.
+    Then no period, however far ahead, can exceed the ceiling. `past` charges lie before all of
+    these periods: only their samples count.
     """
     return ceiling.holds(_worst(ceiling, charges, past).epsilon)
 
@@ -562,9 +563,8 @@ def _touched(window: Charge, other: Charge) -> int:
         return 1
     if window.epoch_ms is None:
         return _ENDLESS
-    # From one epoch of `window` to the next, the place where it begins within an epoch of `other`
-    # moves in steps of their greatest common divisor; one that begins as late as possible touches
-    # most.
+    # Where epochs of `window` begin within epochs of `other`: at all places that are a multiple of
+    # the greatest common divisor apart. One that begins at the latest of them touches most.
     step = math.gcd(window.epoch_ms, other.epoch_ms)
     latest = other.epoch_ms - step + (window.start_ms - other.start_ms) % step
     return (latest + window.epoch_ms - 1) // other.epoch_ms + 1
@@ -598,9 +598,10 @@ def _sum_named(
 
 def _fitting(ceiling: Ceiling, settings: Settings, charges: Sequence[Charge]) -> str:
     """Return advice for a message: the epsilons that would fit, with a smaller delta if needed."""
-    # A per-epoch delta that divides the ceiling's delta among all epochs.
     counts = _worst(ceiling, charges).counts
+    # An event pays for one epoch of each histogram, a user for all that a period touches.
     times = len(counts) if ceiling.unit == "event" else sum(counts)
+    # The ceiling's delta, divided among them; settings take no smaller one than 1e-50.
     least = max(_down(ceiling.delta / times, 2), 1e-50)
     given = settings.histograms
     smaller = [structs.replace(one, delta=min(one.delta, least)) for one in given]
@@ -630,7 +631,8 @@ def _fitting_epsilons(
 
     Reduce every rho in the same ratio, found by bisection; then build the mechanisms, to be sure.
     """
-    # Assume that the parts of delta scale with it; building the mechanisms verifies the estimate.
+    # At the deltas of `configs`. Assume that the parts of delta scale with it; building the
+    # mechanisms verifies the estimate.
     costs = [
         _with_delta(charge.cost, config.delta / charge.cost.delta)
         for charge, config in zip(charges, configs, strict=True)

@@ -55,7 +55,7 @@ class Outlook(Record, frozen=True):
 
     until       when it has to stop: `epoch` of `histogram` would begin then, and does not fit. If
                 these are None, it may run at least until then. None: it may run for ever
-    seconds     if it may run for ever: what it could publish beside, any one of these
+    seconds     if it may run for ever: the second histograms (`Second`), any one of which fits too
     """
 
     newest: int
@@ -139,7 +139,8 @@ def _find_end(
     """Return the outlook, without `seconds`: the first epoch that would exceed the ceiling.
 
     Charge the epochs to come in their order, `at_once` in a step: twice as many after each step
-    that holds. A step that does not hold is taken back and halved, so that the last is one epoch.
+    that stays within the ceiling. One that does not is taken back and halved, so that in the end a
+    step is the one epoch that does not fit.
     """
     charges = list(running)
     at_once = 1
@@ -214,9 +215,9 @@ def _coming(
 def _touches(
     ceiling: Ceiling, charge: Charge, begin: int, charges: Sequence[Charge]
 ) -> bool:
-    """Return whether a period that lasts until `begin` or later touches a charged epoch.
+    """Return whether a period that ends after `begin` can touch an epoch of `charge`.
 
-    If not, the charge no longer limits what is to come.
+    If not, the charge is too old to limit what begins from then on. `charges` are all there are.
     """
     lengths = [one.epoch_ms for one in charges]
     longest = ceiling.period_ms

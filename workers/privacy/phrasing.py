@@ -121,7 +121,10 @@ def counted(unit: str) -> str:
 
 
 def measures(epsilon: float | None, delta: float) -> list[str]:
-    """Return one sentence on what epsilon and delta bound; an empty list without a guarantee."""
+    """Return the sentence, to follow a verdict, on what epsilon and delta bound.
+
+    The list is empty if there is no guarantee.
+    """
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
     return [

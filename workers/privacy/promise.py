@@ -98,12 +98,14 @@ _ADDED = "adds its price to the total"
 _AGAIN = (
     "begins again from zero, and is charged beside what the older generation published"
 )
-_FROM_THEN = "holds from the new generation on"
+_WITH_GENERATION = "holds from the new generation on"
 _REFUSED = "refused under the same generation"
-_EVERY = "part of every histogram: the worker asks for new generations, or a new name"
-_SERVED = "the added names are counted, and published, from then on"
+_EVERY_HISTOGRAM = (
+    "part of every histogram: the worker asks for new generations, or a new name"
+)
+_MORE_KEYS = "the added names are counted, and published, from then on"
 _NEIGHBOURS = "whether records are hidden, and when ticks are delivered, from then on"
-_LIMIT = "limits what is published from then on, with all that was charged before"
+_NEW_LIMIT = "limits what is published from then on, with all that was charged before"
 
 
 def changes(old: Settings, new: Settings) -> Iterator[Change]:
@@ -120,6 +122,7 @@ def changes(old: Settings, new: Settings) -> Iterator[Change]:
         if after is None:
             yield Change(section, "there", None, _STREAM if new_stream else _ENDED)
             continue
+        # Again from zero: the histogram has a new generation.
         again = before.get("generation") != after.get("generation")
         for name in dict.fromkeys((*before, *after)):
             value = before.get(name)
@@ -135,22 +138,26 @@ def changes(old: Settings, new: Settings) -> Iterator[Change]:
 def _alters(
     section: str, name: str, before: object, after: object, *, again: bool
 ) -> str:
-    """Return what changing a setting alters; `again`: its histogram has a new generation."""
+    """Return the sentence on what changing the setting `name` of a section alters.
+
+    `again`: its histogram has a new generation too, so the change is not refused.
+    """
     if section == "privacy" and name in ("neighbours", "deliver_after"):
         return _NEIGHBOURS
     if section == "privacy" and name not in ("unit", "rekey"):
-        return _LIMIT
+        return _NEW_LIMIT  # all others are of the ceiling
     if section in ("events", "privacy"):
-        return _EVERY
+        return _EVERY_HISTOGRAM
     if again:
-        return _AGAIN if name == "generation" else _FROM_THEN
+        return _AGAIN if name == "generation" else _WITH_GENERATION
+    # Without a new generation stream keys may be added, and nothing else may change.
     if (
         name == "keys"
         and isinstance(before, list)
         and isinstance(after, list)
         and set(before) < set(after)
     ):
-        return _SERVED
+        return _MORE_KEYS
     return _REFUSED
 
 

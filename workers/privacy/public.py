@@ -83,8 +83,9 @@ class PublicCeiling(Record, frozen=True):
 class PublicBudget(Record, frozen=True):
     """What was promised and spent up to `newest`, the end of the newest tick at that time.
 
-    `total` is None if it cannot be stated: generations protected different units. `fingerprint` is
-    that of the settings that the worker runs with, as on the page to be signed.
+    `neighbours`: what is hidden, an event's content, or with "record" also that there was an event.
+    `fingerprint` is that of the settings that the worker runs with, as on the page to be signed.
+    `total` is None if it cannot be stated: generations protected different units.
     """
 
     worker: str
@@ -196,11 +197,15 @@ def _ceiling(
     states: Sequence[ReleaseProgress],
     other_charges: Sequence[Charge],
 ) -> PublicCeiling | None:
-    """Return the ceiling of the settings, if any, and what it still allows."""
+    """Return the ceiling of the settings, if any, and what it still allows.
+
+    `states` and `other_charges` are those of `public_budget`.
+    """
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
         return None
     charges = all_charges(settings, states, other_charges)
+    # Exactly (`locate`), of the periods that touch the newest epoch of any histogram.
     fullest = fullest_of(
         ceiling.fullest(charges, *charge.span(charge.last), locate=True)
         for charge in charges
@@ -210,6 +215,7 @@ def _ceiling(
     at_least = False
     if outlook is not None and outlook.until is not None:
         until = min(outlook.until, _LAST_MS)
+        # No epoch that does not fit was found: the search ended before.
         at_least = outlook.epoch is None
     return PublicCeiling(
         max_epsilon=ceiling.epsilon,

@@ -106,7 +106,7 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
         )
         yield Published(_ANSWER_FIELDS, f"{about.text_in_plan}: {words}")
         return
-    if about.family == "labels":
+    if about.family == "labels":  # asks for the labels that there are, on a budget
         words = "whether it asked, and what is left of the budget of labels and queries"
         yield Published(("query", *_LABEL_FIELDS), f"{about.text_in_plan}; {words}")
         return
@@ -116,8 +116,7 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
     if config.without_epochs:
         counts = "noisy numbers of users" if config.unique_users else "noisy counts"
         words = f"{counts} and labels ({labels}) of the last {_lengths(config)}"
-        rests = plan.without_epochs and plan.without_epochs.rests
-        if rests is not None and rests:
+        if plan.without_epochs and (rests := plan.without_epochs.rests):
             span = length_of(rests * plan.tick_ms)
             words += (
                 ", from the tick at which a label's noisy count passes a threshold until it leaves; if it "

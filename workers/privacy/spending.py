@@ -148,7 +148,10 @@ class Counted(Record, frozen=True):
 
 
 class Total(Composed, frozen=True):
-    """Joint guarantee of everything in the state, for one event or user."""
+    """Joint guarantee of everything in the state, for one event or user.
+
+    `parts` is what it pays for, `key` the stream key that pays most (None: no particular one).
+    """
 
     unit: str
     parts: tuple[Counted, ...]
@@ -212,7 +215,11 @@ class Budget(Record, frozen=True):
 
 
 class AllBudgets(Record, frozen=True):
-    """Budgets of several workers on the same events, and their joint guarantee."""
+    """Budgets of several workers on the same events, and their joint guarantee.
+
+    `total` is None if nothing was published or units differ; `not_in_total` then names the workers
+    that protect another unit.
+    """
 
     workers: tuple[Budget, ...]
     unit: str
@@ -232,9 +239,10 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """A generation in all owner partitions, with its ticks published in each of them.
+    """A generation in all owner partitions, with the ticks that each of them published (`pieces`).
 
-    Two settings with the same number are two entries.
+    `grid` numbers its ticks, `charge` has its cost. Its `status` is "left out" if the settings no
+    longer have it, though it has not ended.
     """
 
     name: str
@@ -284,8 +292,9 @@ def entries_of(
         for life, running, grid, charge in generations_of(
             settings.worker.name, state, settings
         ):
-            key = charge.identity + b"%d" % life.generation
-            entry = stored.setdefault(key, Entry(charge.histogram, life, grid, charge))
+            entry = stored.setdefault(
+                charge.identity, Entry(charge.histogram, life, grid, charge)
+            )
             # It has ended with this owner, so its keys are no longer known: it may serve all.
             if charge.keys is None:
                 entry.charge = charge
@@ -343,7 +352,8 @@ def total_of(
     everything = list(chain(*(entries for entries, _ in published)))
     if not everything or any(entry.life.unit != unit for entry in everything):
         return None
-    # For users, or with too many combinations, all that was published counts.
+    # What one event may count in, with its stream key. For users, or with too many combinations, it
+    # is all that was published.
     groups: list[_Group] = [(everything, None)]
     if unit == "event":
         by_worker = [
@@ -359,14 +369,14 @@ def total_of(
     # By group: the generations that an event pays for, and what it pays.
     payments: list[list[tuple[Charge, PrivacyCost]]] = []
     for group, _ in groups:
+        paid = [(entry.charge, entry.charged) for entry in group]
+        # It may be in every sample, also where it does not count.
         counting = {id(entry) for entry in group}
-        sampling = [
-            entry.charge
+        paid += [
+            (entry.charge, sample_of(entry.charge.cost))
             for entry in everything
             if id(entry) not in counting and entry.charge.cost.sample_rho
         ]
-        paid = [(entry.charge, entry.charged) for entry in group]
-        paid += [(charge, sample_of(charge.cost)) for charge in sampling]
         payments.append(paid)
     worst, joint = worst_group([[cost for _, cost in paid] for paid in payments])
     several = len(workers) > 1
@@ -406,9 +416,10 @@ def person_loss(
 
 
 def _payers_of_an_event(entries: Sequence[Entry], owners: Owners) -> list[_Group]:
-    """Return every group of generations that may count the same event.
+    """Return every group of generations that may count the same event, each with a stream key.
 
-    That is, which serve its stream key, in its owner partition, at the same time.
+    That is, which serve its stream key, in its owner partition, at the same time. A group within
+    another costs no more, so some of these may be missing.
     """
     charges = [entry.charge for entry in entries]
     several_fields = len({charge.key_field for charge in charges}) > 1
@@ -417,7 +428,7 @@ def _payers_of_an_event(entries: Sequence[Entry], owners: Owners) -> list[_Group
     for key, serving in charges_by_key(charges):
         partitions: Iterable[int | None] = range(owners.number)
         if several_fields:
-            # The event has a stream key and an owner partition per field.
+            # The event has a stream key, and so an owner partition, for each field.
             partitions = [None]
         elif key is not None:
             # Its partition now, and those where it was when there were fewer owners.
@@ -441,9 +452,10 @@ def _payers_of_an_event(entries: Sequence[Entry], owners: Owners) -> list[_Group
 def _at_one_time(
     entries: Sequence[Entry], serving: Iterable[int], owner: int | None
 ) -> Iterator[frozenset[int]]:
-    """Yield groups of entries, by index among `serving`, that published at the same time.
+    """Yield groups of entries, by index, that published at the same time; all are among `serving`.
 
-    Only what an owner partition published counts; None: any.
+    Only what the partition `owner` published counts; None: any. Every largest group is among them,
+    as it is at one time complete: when the last of its entries begins.
     """
     spans = [
         (
@@ -456,7 +468,6 @@ def _at_one_time(
         # The parts of a split stream key lie in several partitions.
         if owner is None or piece.owner == owner or "split" in piece.life.description
     ]
-    # Every largest set begins where a generation begins.
     for begin, _, _ in spans:
         yield frozenset(i for first, end, i in spans if first <= begin < end)
 
@@ -480,7 +491,7 @@ _HALVINGS = 60
 def remaining_budget(
     settings: Settings,
     states: Sequence[ReleaseProgress | None],
-    other_charges: Sequence[Charge] = (),
+    other_charges: Sequence[Charge],
 ) -> RemainingBudget | None:
     """Return the unspent part of the ceiling, if any; `other_charges` are of other workers."""
     ceiling = Ceiling.of(settings.privacy)
@@ -691,18 +702,20 @@ def _generation(entry: Entry) -> Generation:
 
 
 def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
-    """Return an epoch over all owner partitions; their ids differ if their first ticks do."""
+    """Return an epoch over all owner partitions, with the ids that its snapshots have in each.
+
+    The ids differ where the partitions' first ticks do; without epochs each window has its own.
+    """
     begin = 1 if grid.horizon is None else (epoch - 1) * grid.horizon + 1
     end = entry.last if grid.horizon is None else epoch * grid.horizon
     inside = [
         piece for piece in entry.pieces if piece.first <= end and piece.last >= begin
     ]
-    windows: Sequence[int | None] = windows_of(entry.life, grid) or (None,)
-    # Without epochs, snapshots have epoch 1 in their ids, whatever the period of users.
-    epoch_in_id = epoch if windows == (None,) else 1
+    windows = windows_of(entry.life, grid)
     ids = (
-        series_id(piece.life.description, piece.first, epoch_in_id, window)
-        for window in windows
+        # Without epochs, snapshots have epoch 1 in their ids, whatever the period of users.
+        series_id(piece.life.description, piece.first, 1 if windows else epoch, window)
+        for window in windows or (None,)
         for piece in inside
     )
     return Epoch(

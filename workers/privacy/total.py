@@ -141,7 +141,10 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def sample_of(cost: PrivacyCost) -> PrivacyCost:
-    """Return what a cost with `sample_rho` costs an event that is only in the sample."""
+    """Return what an event pays that is only in the sample on which a cost's bounds were chosen.
+
+    Bounds are chosen with Gaussian noise, so this part of rho is converted at all of delta.
+    """
     epsilon = epsilon_of(cost.sample_rho, cost.delta, gaussian=True)
     return PrivacyCost(
         cost.sample_rho, epsilon, cost.delta, gaussian=True, sample_rho=cost.sample_rho
@@ -192,7 +195,7 @@ def _sum(values: Iterable[tuple[float, int]]) -> float:
 
 # The failure "sampling": noise is not drawn from exactly its law.
 NUMERICAL = "numerical"
-# Both outward, and far above the floating-point error of exp up to the largest exponent.
+# Both outward: far above the floating-point error of exp, and of its exponent up to the largest.
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
 # exp overflows soon after.
@@ -254,6 +257,7 @@ class _Counted(NamedTuple):
     def rho(self) -> Fraction:
         """The cost of all epochs, and of the sample, for the person: it grows with the square."""
         of_sample = Fraction(self.cost.sample_rho)
+        # Epochs that share noise cost `together` times their sum.
         epochs = self.cost.times * self.cost.together
         of_epochs = (Fraction(self.cost.rho) - of_sample) * epochs
         return of_epochs * self.events**2 + of_sample * self.in_sample**2
@@ -292,9 +296,10 @@ def stated_cost(
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
     config = MECHANISMS.get(mechanism)
     gaussian = config is not None and config.about.gaussian
-    # Epsilon is stated with nine digits, so this delta is off, by far less than is subtracted.
+    # The delta that converts rho. Epsilon is stated with nine digits only: the error is far smaller
+    # than what is subtracted.
     conversion = delta_of(rho, epsilon, gaussian=gaussian) * (1 - 1e-8)
-    # Of delta: what the conversion of rho does not need.
+    # What it leaves of delta for failures.
     rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
     if gaussian:
         # With a known domain, all of delta converts rho.
@@ -314,9 +319,10 @@ def stated_cost(
         has_threshold = config is not None and config.about.threshold_rule == "each"
         name = "discovery" if has_threshold else NUMERICAL
         return PrivacyCost(rho, epsilon, delta, failures=((name, delta),), pure=True)
-    # If epsilon is pure, all of the rest may be sampling error; a snapshot does not say so.
+    # The rest is split among discovery and sampling; if it is not known how, both are charged. If
+    # epsilon is pure, which no snapshot says, all of the rest may be sampling error.
     may_be_pure = config is not None and config.about.may_be_pure
-    # Discovery, where there is any, takes half of delta.
+    # Where there is discovery, it has half of delta.
     is_for_discovery = abs(rest / delta - 0.5) < 0.01
     sampling = rest if may_be_pure and not is_for_discovery else numerical
     return PrivacyCost(
@@ -344,13 +350,13 @@ def _composed_events(counted: Sequence[_Counted]) -> tuple[float, float]:
 def _failures(counted: _Counted, epsilon: float) -> Fraction:
     """Bound how probable it is that one epoch's guarantee fails for a person with its events.
 
-    That is the sum of p_k over the named failures, and sampling errors as they grow, of the module.
-    `epsilon` is the person's, with all events: it decides how far sampling errors grow.
+    That is the sum of p_k of the module over the failures; but "numerical" is "sampling" there, and
+    grows with `epsilon`, that of the person with all events.
     """
     cost = counted.cost
     events = counted.events
     total = Fraction(0)
-    # Where epochs share noise, a test in one of them sees what was done in others.
+    # Where epochs share noise, what a person does in others shifts the outcome of this one's test.
     rho = cost.rho if cost.overlap == 1 else float_up(cost.rho_charged)
     for name, probability in cost.failures:
         if name == NUMERICAL:
@@ -375,12 +381,13 @@ def _shifted(probability: float, rho: float) -> float:
     g is the least of exp((a - 1) rho - (1 - 1/a) ln(1/p)) over integer orders a.
     """
     log_inverse = -math.log(probability)
-    # The exponent is least at this order; an integer beside it is taken.
+    # The order at which the exponent is least; one of the two integers beside it is taken.
     best = math.sqrt(log_inverse / rho) if rho > 0 else math.inf
-    # An order that floats still tell from the next; there the bound is p up to the margin.
+    # Floats still tell this order from the next; there the bound is p already.
     best = min(best, 1e15)
     orders = {max(2, math.floor(best)), max(2, math.ceil(best))}
     exponent = min((a - 1) * rho - (1 - 1 / a) * log_inverse for a in orders)
+    # Rounded up, for the errors of exp and of the exponent.
     return min(1.0, math.exp(min(exponent, 0.0)) * (1 + _MARGIN) * _OUTWARD)
 
 
@@ -434,7 +441,10 @@ class Charge:
         return f"{self.histogram} generation {self.generation} of worker {self.worker}"
 
     def epochs(self, days: int | None) -> int:
-        """Return the number of epochs in a span of days; a partial epoch counts in full."""
+        """Return how many epochs lie in a span of days; a partial one counts in full.
+
+        It is one where the span is an epoch (`days` None), or the epoch has no end.
+        """
         if days is None or self.epoch_ms is None:
             return 1
         return max(1, -(-days * DAY_MS // self.epoch_ms))
@@ -499,7 +509,7 @@ def charges_by_key(
 
 
 def most_paid(charges: Sequence[Charge]) -> list[frozenset[int]]:
-    """Return the largest sets of charges that one event can pay, by index; none is in another.
+    """Return the sets of charges, by index, that one event can pay; only those not within another.
 
     The event has one stream key for each key field, and pays the charges that serve it. If there
     are more than CHOICES_MAX such sets, return one that has them all: every charge.
@@ -507,6 +517,7 @@ def most_paid(charges: Sequence[Charge]) -> list[frozenset[int]]:
     fields: dict[str, list[int]] = {}
     for i, charge in enumerate(charges):
         fields.setdefault(charge.key_field, []).append(i)
+    # By field; a set within another costs no more than that one, so it is left out.
     largest = []
     for members in fields.values():
         of_field = charges_by_key([charges[i] for i in members])
@@ -530,13 +541,16 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
 
 
 def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
-    """Return the losses over a span of `days` (None: an epoch), for each number in EVENTS."""
+    """Return the losses over a span of `days` (None: an epoch), for each number in EVENTS.
+
+    A group has the charges that one event may pay, as in `spans_of`.
+    """
     epochs, paid = _costs_over(groups, days)
     losses = tuple(_loss(paid, events, epochs) for events in EVENTS)
-    lack_epochs = [charge.charged_once for charge in chain(*groups)]
+    charged_once = [charge.charged_once for charge in chain(*groups)]
     without_epochs: Literal["all", "some", "none"] = "none"
-    if any(lack_epochs):
-        without_epochs = "all" if all(lack_epochs) else "some"
+    if any(charged_once):
+        without_epochs = "all" if all(charged_once) else "some"
     return Span(
         days=days,
         epochs=epochs,
@@ -584,7 +598,10 @@ def _epochs(charge: Charge, days: int | None, at_most: int | None) -> int:
 
 
 class _Paid(NamedTuple):
-    """What a group of charges costs over a span: `costs` by epoch, `endless` ones just once."""
+    """What a group of charges costs over a span: `costs` for each epoch, `endless` ones just once.
+
+    Endless are epochs without an end, and the samples on which bounds were chosen.
+    """
 
     costs: Sequence[PrivacyCost]
     endless: Sequence[PrivacyCost]
@@ -597,9 +614,9 @@ class _Paid(NamedTuple):
         charges: Iterable[Charge],
         at_most: int | None,
     ) -> Self:
-        """Return what a group costs over `days`, for all its epochs there or at most `at_most`.
+        """Return what a group costs over `days` (None: one epoch), at most `at_most` of its epochs.
 
-        The samples of the other charges, of all groups, are paid for as well.
+        The samples of the other `charges`, which are those of all groups, are paid for as well.
         """
         costs = []
         others = dict.fromkeys(charge for charge in charges if charge not in group)
@@ -620,7 +637,10 @@ class _Paid(NamedTuple):
 def _mixed_loss(
     groups: Sequence[_Paid], events: int, epochs: int
 ) -> tuple[float | None, float]:
-    """Bound the loss of a person whose `events` an epoch are spread over the groups in any way."""
+    """Bound the (epsilon, delta) of a person whose `events` an epoch may be of different groups.
+
+    With events of one group only it is the largest loss of any; a mixture has a delta of its own.
+    """
     mixed = len(groups) > 1 and events * epochs > 1
     # A mixture is Gaussian only if every cost is.
     if mixed and not all(cost.gaussian for group in groups for cost in group.all):
@@ -638,12 +658,13 @@ def _mixed_loss(
     deltas = [delta for _, delta in losses]
     delta = max(deltas)
     if mixed:
-        # A mixture converts rho at one group's part of delta, and its failures, the rest of delta,
-        # are at most the largest of any group.
+        # Delta is the part that converts rho, and the rest, failures. Those of a mixture are each
+        # at most the largest of any group, but these may be of two groups.
         converted = [conversion_delta(group.all) for group in groups]
         failures = max(
             bound - part for bound, part in zip(deltas, converted, strict=True)
         )
+        # Up, as the sum and the differences were rounded.
         delta = math.nextafter(max(delta, max(converted) + failures), 2)
     known = [epsilon for epsilon in epsilons if epsilon is not None]
     if delta >= 1 or len(known) < len(epsilons):

@@ -16,7 +16,9 @@ import io
 import itertools
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, Protocol
 
@@ -130,27 +132,29 @@ class HistoryFile:
             self.complete = False
         piece_rows = PIECE_TICKS
         rows = np.ones(len(places), np.int64)  # of each tick
+        weights = rows
         if self._table == "items":
             piece_rows = PIECE_ROWS[self._format]
             rows = ticks["shown"].astype(np.int64)
             if query.items:
                 rows = np.minimum(rows, len(set(query.items)))
-        total = int(rows.sum())
-        # Ticks with few rows take memory too: they count as having a few more.
-        rows += piece_rows // PIECE_TICKS
+            # A tick without rows takes memory too: so no piece has more than PIECE_TICKS ticks.
+            weights = rows + piece_rows // PIECE_TICKS
         # A tick is in the piece in which its first row lies.
-        piece_of_tick = (np.cumsum(rows) - rows) // piece_rows
+        piece_of_tick = (np.cumsum(weights) - weights) // piece_rows
         cuts = np.flatnonzero(np.diff(piece_of_tick)) + 1
         # Without ticks there is one empty piece: the file has a header.
         self._pieces += [(query, piece.tolist()) for piece in np.split(places, cuts)]
-        return total
+        return int(rows.sum())
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the queries that make the file, to be run in turn; each may be run again."""
         for number, (query, places) in enumerate(self._pieces):
             part = self._path.with_name(f"{self._path.name}-{number}")
             self._parts.append(part)
-            yield self._piece(part, query, places, header=number == 0)
+            yield partial(
+                self._piece, part=part, query=query, places=places, header=number == 0
+            )
         if self._format == "parquet":
             yield self._joined
 
@@ -161,26 +165,22 @@ class HistoryFile:
 
     def _piece(
         self,
+        cursor: Database,
+        *,
         part: Path,
         query: HistoryQuery | EpochsQuery,
         places: Sequence[int],
-        *,
         header: bool,
-    ) -> Piece:
-        """Return the query that writes a piece, the ticks at `places`, into the file `part`.
+    ) -> BinaryIO:
+        """Write the ticks at `places` into the file `part`; return what of it is to be sent.
 
-        Of Parquet it sends nothing: `_joined` sends the file.
+        That is the open file, but nothing of Parquet: only the joined file is sent (`_joined`).
         """
-
-        def make(cursor: Database) -> BinaryIO:
-            """Write the piece; return it as an open file, or an empty one of Parquet."""
-            rows_of = _item_rows if self._table == "items" else _tick_rows
-            self._copy(cursor, rows_of(cursor, query, places), part, header=header)
-            if self._format == "parquet":
-                return io.BytesIO()
-            return _opened_and_unlinked(part)
-
-        return make
+        rows_of = _item_rows if self._table == "items" else _tick_rows
+        self._copy(cursor, rows_of(cursor, query, places), part, header=header)
+        if self._format == "parquet":
+            return io.BytesIO()
+        return _opened_and_unlinked(part)
 
     def _joined(self, cursor: Database) -> BinaryIO:
         """Return one Parquet file of all pieces."""
@@ -211,13 +211,14 @@ def _tick_rows(
 ) -> str:
     """Return the ticks at some places as SQL with the columns of `TICKS`.
 
-    They are in the registered table `ticks_of_piece`, which also has their places.
+    They are in a table `ticks_of_piece`, which is registered here and also has their places. Raise
+    TicksGone if some were removed meanwhile.
     """
     stored = locate(cursor, query.stream)
-    narrow = register_chosen(cursor, places)
+    in_range = register_chosen(cursor, places)
     heads = heads_of(
         cursor,
-        f"{stored.every('heads')} semi join chosen using (place) where {narrow} order by end_ms, place",
+        f"{stored.every('heads')} semi join chosen using (place) where {in_range} order by end_ms, place",
     )
     if len(heads) != len(places):
         raise TicksGone
@@ -225,7 +226,7 @@ def _tick_rows(
     snapshots = [
         _typed(snapshot_of(query.stream, head, series[head.series])) for head in heads
     ]
-    # The snapshots are without items, so the numbers of these are given.
+    # These snapshots have no items: how many there are is passed beside them.
     columns = dict(tick_columns(snapshots, [head.shown for head in heads]))
     columns["place"] = np.array([head.place for head in heads], np.int64)
     cursor.register("ticks_of_piece", columns)
@@ -236,13 +237,13 @@ def _item_rows(
     cursor: Database, query: HistoryQuery | EpochsQuery, places: Sequence[int]
 ) -> str:
     """Return the items of the ticks at some places as SQL with the columns of `ITEMS`."""
-    # Registers the tables `ticks_of_piece` and `chosen`, which the query below joins.
+    # Registers the table `ticks_of_piece`, which the query below joins.
     _tick_rows(cursor, query, places)
     counts = locate(cursor, query.stream).every("counts")
-    narrow = f"place between {min(places, default=0)} and {max(places, default=0)}"
+    condition = register_chosen(cursor, places)
     if query.items:
         numbers = item_numbers(cursor, query.items).values()
-        narrow += f" and item in ({', '.join(map(str, numbers)) or 'null'})"
+        condition += f" and item in ({', '.join(map(str, numbers)) or 'null'})"
     # Columns of `ITEMS` by their names in the history; the others are those of the item's tick.
     history_name = {"item": "label", "count": "n"} | {name: name for name in SUMS}
     shared = {name: kind for name, kind in ITEMS.items() if name not in history_name}
@@ -255,7 +256,7 @@ def _item_rows(
     names = ", ".join(f'"{name}"' for name in SUMS)
     rows = (
         f"select place, label, n, {names} from {counts} semi join chosen using (place) "
-        f"join labels using (item) where {narrow}"
+        f"join labels using (item) where {condition}"
     )
     ticks = f"select place, {typed_columns(shared)} from ticks_of_piece"
     return (
@@ -264,14 +265,12 @@ def _item_rows(
     )
 
 
-def tick_file(
-    fields: dict[str, Any], table: Table, format: Format, directory: Path
-) -> bytes:
+def tick_file(fields: dict[str, Any], table: Table, format: Format) -> bytes:
     """Return the bytes of a file of one tick: a snapshot, or the changes over a window.
 
     `fields`, which are used up, are its parsed JSON, as `changes` returns it if it has "change".
     A change is a count of a window. How much of a newly shown item came in the window is not known,
-    so its count is null, as its sum is. The file is made in `directory`, and removed.
+    so its count is null, as its sum already is.
     """
     change = fields.get("change")
     # The tables have these in other columns, or they follow from them.
@@ -291,14 +290,12 @@ def tick_file(
     if change is not None:
         unknown = "update items set count = null, sd = null, sum_sd = null where item in (select unnest(?::varchar[]))"
         tables.database.execute(unknown, [change["new"]])
-    path = directory / f"{next(_NUMBERS)}-tick"
-    try:
+    with TemporaryDirectory(prefix="quietcount-file-") as directory:
+        path = Path(directory) / "tick"
         tables.database.execute(
             copy_statement(f"from {table}", SCHEMAS[table], path, format)
         )
         return path.read_bytes()
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _typed(fields: dict[str, Any]) -> Snapshot:

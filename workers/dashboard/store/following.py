@@ -46,6 +46,7 @@ class Backlog:
     """
 
     def __init__(self) -> None:
+        # Reentrant: `begin` and `put` hold it when they call `restart`.
         self._lock = threading.RLock()
         # The offset after the feed's last record, by partition.
         self._ends: dict[Partition, int] = {}
@@ -206,6 +207,7 @@ class Follower:
         if message.error() is not None:
             return
         reading.next += 1
+        # A snapshot whose pages lie further apart is dropped: it would hold the position back.
         reading.pages.forget_before(offset - RECORDS_WITHIN)
         topic, part = where
         try:
@@ -213,7 +215,8 @@ class Follower:
                 self._topics[topic], message.value(), offset
             )
         except InvalidSnapshot as error:
-            if offset < reading.high:  # the feed logs later ones
+            # The feed logs those that come later.
+            if offset < reading.high:
                 line = "%s[%d] offset %d: %s; not in the history"
                 logger.info(line, topic, part, offset, error)
             return

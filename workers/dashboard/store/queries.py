@@ -80,7 +80,8 @@ class StoredRange(NamedTuple):
     def coarse(self, kind: str, until: int | None) -> str:
         """Return as SQL the rows of the last tick of each quarter of an hour.
 
-        Of the quarter in which `until` lies, it is the last tick that ends by then.
+        They are in `quarters`, the oldest in `epochs`, and the newest tick is in `ticks` only. Of
+        the quarter in which `until` lies, it is the last tick that ends by then.
         """
         selects = [
             self._newest(kind),
@@ -188,14 +189,15 @@ def is_complete(
     reading: float | None,
     tick_count: int,
 ) -> bool:
-    """Return whether all ticks of a query's range were read; raise NotReadYet without any so far.
+    """Return whether an answer of `tick_count` ticks has all that its query's range ever had.
 
-    `reading` is the share of the topics read so far, None once all are; `tick_count` is how many
-    ticks the answer has.
+    `reading` is the share of the topics read so far, None once all are. Raise NotReadYet, rather
+    than answer that there is nothing, while that is not certain.
     """
     end = query.range.until
-    # A stream's ticks arrive in order.
+    # A stream's ticks arrive in order: only those after its newest may still be read.
     may_come = reading is not None and (end is None or end > stored.last_ms)
+    # Removed from the topic before they were read.
     lost = _lost(_gaps(cursor, query.stream, stored), query.range)
     if not tick_count and reading is not None and (may_come or lost):
         raise NotReadYet
@@ -276,7 +278,7 @@ def series_of(cursor: Database, numbers: Iterable[int]) -> dict[int, dict[str, A
 def register_chosen(cursor: Database, places: Sequence[int]) -> str:
     """Register the table `chosen` of places, for joins; return a condition that they all meet.
 
-    With it, DuckDB skips most of a table.
+    It is for the same query: DuckDB reads only the blocks of a table in that range of places.
     """
     cursor.register("chosen", {"place": np.array(places, np.int64)})
     return f"place between {min(places, default=0)} and {max(places, default=0)}"
@@ -288,7 +290,7 @@ def _rows(level: str, kind: str, stream: int, condition: str) -> str:
 
 
 def _end(cursor: Database, level: str, stream: int, place: int, first_ms: int) -> int:
-    """Return the end, ms, of the tick at a place, or `first_ms` if there is none or it is 0."""
+    """Return the end, ms, of the tick at a place; `first_ms` for place 0, or if it is not there."""
     query = f"select end_ms from {level}_heads_all where stream = {stream} and place = {place}"
     row = first(cursor, query) if place else None
     return first_ms if row is None else int(row[0])
@@ -462,23 +464,21 @@ def one_tick(
     Neighbours are the nearest stored ticks, "before" and "after". Raises as `history`.
     """
     stored = locate(cursor, query.stream)
-    of_id = (
-        "series in (select series from series where id = ?)"
-        if query.id is not None
-        else "true"
-    )
-    values = [query.id] if query.id is not None else []
+    of_id = "true"
+    values: list[object] = []
+    if query.id is not None:
+        of_id = "series in (select series from series where id = ?)"
+        values = [query.id]
     heads = stored.every("heads")
-    # For neighbours, {0} is replaced: in `order` by asc or desc, in `beyond` by < or >.
+    # Ticks are in the order of `position`; `target` is that of the tick which is asked for.
     if query.at is not None:
         is_it = f"start_ms < {query.at} and end_ms >= {query.at}"
-        order = "end_ms {0}"
-        beyond = f"end_ms {{0}} {query.at}"
+        position = "end_ms"
+        target = f"{query.at}"
     else:
-        # Epochs by number, then ticks within them.
+        position = "(epoch, tick)"
+        target = f"({query.epoch}, {query.tick})"
         is_it = f"epoch = {query.epoch} and tick = {query.tick}"
-        order = "epoch {0}, tick {0}"
-        beyond = f"(epoch {{0}} {query.epoch} or epoch = {query.epoch} and tick {{0}} {query.tick})"
         heads = f"(select heads.*, series.epoch from {heads} heads join series using (series))"
     found = heads_of(
         cursor, f"{heads} where {is_it} and {of_id} order by place desc limit 1", values
@@ -487,8 +487,10 @@ def one_tick(
         return _snapshots(cursor, stored.every("counts"), found, query)[0], {}
     nearest: dict[str, Any] = {}
     for name, sign, direction in (("before", "<", "desc"), ("after", ">", "asc")):
-        sorting = f"{order.format(direction)}, place {direction}"
-        source = f"{heads} where {beyond.format(sign)} and {of_id} order by {sorting} limit 1"
+        source = (
+            f"{heads} where {position} {sign} {target} and {of_id} "
+            f"order by {position} {direction}, place {direction} limit 1"
+        )
         nearest[name] = None
         for head in heads_of(cursor, source, values):
             common = series_of(cursor, [head.series])[head.series]
@@ -511,7 +513,7 @@ def heads_of_history(stored: StoredRange, query: HistoryQuery) -> str:
 
 def heads_of_epochs(stored: StoredRange, query: EpochsQuery) -> str:
     """Return as SQL the head of the last tick of each epoch in a query's range."""
-    # A series that went on after another one has several.
+    # `epochs` got a tick whenever another series came: several of a series that then went on.
     newest = f"select *, max(place) over (partition by series) as newest from {stored.last('heads')}"
     return f"select * exclude newest from ({newest}) where place = newest and {query.range.where}"
 
@@ -559,10 +561,10 @@ def _matrix(
     if not numbers or not heads:
         return matrix
     places = [head.place for head in heads]
-    narrow = register_chosen(cursor, places)
+    in_range = register_chosen(cursor, places)
     rows = cursor.execute(
         f"select place, item, n, {_SUMS} from {stored.stepped('counts', query.range, query.step)} "
-        f"semi join chosen using (place) where {narrow} and item in ({', '.join(map(str, numbers.values()))})"
+        f"semi join chosen using (place) where {in_range} and item in ({', '.join(map(str, numbers.values()))})"
     ).fetchall()
     row_of = {place: row for row, place in enumerate(places)}
     # Of each item, by its number: a query may name one twice.
@@ -589,7 +591,7 @@ def _snapshots(
     """
     series = series_of(cursor, (head.series for head in heads))
     cut = query.top is not None or bool(query.items)
-    narrow = register_chosen(cursor, [head.place for head in heads])
+    in_range = register_chosen(cursor, [head.place for head in heads])
     is_wanted = "true"
     if query.items:
         numbers = item_numbers(cursor, query.items).values()
@@ -607,7 +609,7 @@ def _snapshots(
         largest = f"qualify {rank} <= {query.top} or place in (select place from whole)"
     rows = cursor.execute(
         f"select place, label, n, {_SUMS} from {counts} semi join chosen using (place) join labels using (item) "
-        f"where {narrow} and {is_wanted} {largest} order by place, n desc, label limit {COUNTS_MAX + 1}"
+        f"where {in_range} and {is_wanted} {largest} order by place, n desc, label limit {COUNTS_MAX + 1}"
     ).fetchall()
     if len(rows) > COUNTS_MAX:
         raise AnswerTooLarge(

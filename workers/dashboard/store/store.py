@@ -294,7 +294,7 @@ class Store:
                     "history: kept in %s",
                     "a file of its own" if self._is_temporary else self._path,
                 )
-            # Also where it was "waiting": then the page would ask for what the file may not have.
+            # Not "waiting", if it was: in that state the page asks for what this file may not have.
             self._report({"state": "reading", "read": 0.0})
             while not self._stopped.is_set():
                 try:
@@ -322,7 +322,7 @@ class Store:
                 database.close()
 
     def _follow(self, database: Database, writer: Writer) -> None:
-        """Fill the file until the store is closed; propagate Kafka's errors too.
+        """Fill the file until the store is closed, or an error of the file or of Kafka ends it.
 
         Between steps sort new rows and remove old ones, every `COMPACT_S` and when all is read.
         """

@@ -154,10 +154,10 @@ def compact(
 def thin(
     database: Database, ends: Mapping[str, int], keep_ms: Mapping[str, int]
 ) -> None:
-    """Remove rows past their retention from `ticks` and `quarters`, except each stream's newest.
+    """Remove ticks past their retention from `ticks` and `quarters`, except each stream's newest.
 
-    The next level already has the last of each quarter of an hour and of each epoch. `ends` is the
-    newest tick's `end` by histogram, ms; `keep_ms` the retention by level.
+    Those that the next level keeps longer were copied there when a later tick came (`_promote`).
+    `ends` is the newest tick's `end` by histogram, ms; `keep_ms` the retention by level.
     """
     for level, level_ms in keep_ms.items():
         since = np.array([end - level_ms for end in ends.values()], np.int64)
@@ -172,7 +172,7 @@ def thin(
                 "(stream) join since using (histogram) group by stream"
             )
             database.unregister("since")
-            # Leave out streams of which nothing is to go.
+            # Leave out streams of which nothing is to go: no place is before the first.
             database.execute(
                 "delete from first where place <= (select min(place) from "
                 f"{level}_heads_all rows where rows.stream = first.stream)"
@@ -372,7 +372,8 @@ class Writer:
         histogram = snapshot.histogram
         end = snapshot.end
         self.ends[histogram] = max(self.ends.get(histogram, end), end)
-        # Up to its end, not its start: records of this tick may be missing too, for other keys.
+        # An open gap of the partition ends here: at this tick's end, not its start, as its records
+        # of other keys may be among the removed ones.
         batch.opened.setdefault((histogram, arrived.part), end)
         if parsed.labels:
             shown = _Counts(place, stream, parsed.labels, parsed.counts, parsed.sums)
@@ -415,7 +416,7 @@ class Writer:
             else:
                 series = int(stored[0])
             self._series_numbers[common] = series
-        # The cache may have been cleared, and thinning may have left the last tick in any level.
+        # Not cached: ask the file, all levels of it, as thinning removes ticks from the finer ones.
         if series not in self._last_tick:
             heads = " union all ".join(
                 f"select max(tick) from {level}_heads_all where stream = {stream} and series = {series}"
@@ -450,7 +451,8 @@ class Writer:
         if not batch.counts:
             return
         places, streams, labels, counts, sums = zip(*batch.counts, strict=True)
-        items = self._numbered(set(chain.from_iterable(labels)), batch)
+        items = self._numbers_of(set(chain.from_iterable(labels)), batch)
+        # A tick's values are repeated for each of its items.
         lengths = [len(of_tick) for of_tick in labels]
         columns = {
             "stream": np.repeat(np.array(streams, np.int32), lengths),
@@ -461,6 +463,7 @@ class Writer:
             "n": np.array(list(chain.from_iterable(counts)), np.int64),
         }
         if any(sums):
+            # A tick without sums beside ticks with them gets nulls.
             no_sums = [(None,) * len(SUMS)]
             rows = chain.from_iterable(
                 of_tick or no_sums * length
@@ -475,7 +478,7 @@ class Writer:
         self._db.execute("insert into ticks_counts_new by name from added")
         self._db.unregister("added")
 
-    def _numbered(self, labels: set[str], batch: _Batch) -> dict[str, int]:
+    def _numbers_of(self, labels: set[str], batch: _Batch) -> dict[str, int]:
         """Return the number of each label; new labels get one, and are added to the batch."""
         missing = [label for label in labels if label not in self._item_of]
         if missing:

@@ -105,7 +105,8 @@ def alternatives(
     if config.without_epochs:
         yield from _beside_never(case)
         return
-    # The same mechanism, with other ticks at which new items may be shown.
+    # The same mechanism, with other ticks at which new items may be shown: a step of these ticks,
+    # `every`, goes with one schedule only.
     for assumed in config.other_schedules(last_tick(config)):
         changed = structs.replace(config, **({"every": None} | assumed))
         yield _built(case, changed, assumed)
@@ -138,7 +139,10 @@ def _beside_never(case: _Case) -> Iterator[Alternative]:
 
 
 def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
-    """Return the row of mechanism `name`, with this histogram's settings and those `assumed`."""
+    """Return the row of mechanism `name`, with this histogram's settings and those `assumed`.
+
+    If it needs a list of labels and there is none, state the noise that it would have with one.
+    """
     kind = MECHANISMS[name]
     common = (*_COMMON, *_NEVER) if case.config.without_epochs else _COMMON
     values = {field: getattr(case.config, field) for field in common} | assumed
@@ -149,8 +153,8 @@ def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
     if needs_domain:
         values["domain"] = case.domain
     if needs_domain and not case.domain:
-        # Their noise does not depend on the list, so any list works that has more labels than the
-        # top to be shown.
+        # Noise does not depend on the list, so any list works that has more labels than are shown
+        # at most (top k).
         reason = "needs a list of labels: domain, domain_file or buckets"
         count = 1 + int(assumed.get("top_k") or assumed.get("k") or 1)
         values["domain"] = tuple(f"label {i}" for i in range(count))
@@ -300,6 +304,7 @@ def _radixes(
     """Yield radixes, the one in use first, of a mechanism whose counts are sums of blocks of ticks.
 
     Each block decides for itself what is shown, so such a mechanism takes no other counter.
+    `in_use` is its noise at present, with its radix.
     """
     last = noise.ticks_looked_at
     for radix in dict.fromkeys((in_use.radix, best_radix(last), 2, 4, 16)):
@@ -312,7 +317,7 @@ def _radixes(
         else:
             try:
                 other = build(structs.replace(config, radix=radix))
-            except ValueError:
+            except ValueError:  # refused by these settings
                 continue
             worst, rms = other.curve(last).worst_and_rms(last)
         yield CounterChoice(
@@ -391,7 +396,8 @@ def _end_rows(
         try:
             ending = mechanism if chosen else build(changed, unit)
         except ValueError:
-            continue  # more noise than any table covers
+            continue  # it would need more noise than samplers can draw
+        # An end share makes the counter begin before tick 1, by so many places.
         counter = ending.public()["counter"]
         offset = counter.get("offset", 0) if isinstance(counter, dict) else 0
         variance = ending.curve(last)
@@ -593,7 +599,8 @@ def _advise_running(
 ) -> Iterator[str]:
     """Yield advice for running counts: a mechanism with less noise, or declared labels.
 
-    The first of `rows` is the mechanism in use.
+    The first of `rows` is the mechanism in use. `config.pays` says when it is better than plain
+    counters, as in "pays where ...".
     """
     error = rows[0].error
     listed = bool(mechanism.domain())
@@ -616,7 +623,10 @@ def _advise_running(
 def _advise_tick(
     mechanism: Mechanism, noise: Noise, alternatives: Sequence[Alternative]
 ) -> Iterator[str]:
-    """Yield advice for counts of each tick by itself: when running counts have less noise."""
+    """Yield advice for counts of each tick by itself: when running counts have less noise.
+
+    Also when the mechanism that answers the same with Gaussian noise has less (`gaussian_like`).
+    """
     running = [row for row in _plain(alternatives) if row.possible and row.worst_sd]
     yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
     if running and running[0].worst_sd:
@@ -631,12 +641,17 @@ def _advise_tick(
     less = row.worst_sd / noise.worst_sd
     if mechanism.law == "laplace" and less < 1:
         yield f"{gauss} does the same with {100 * less:.0f} % of the noise, and a lower threshold."
+    # A top k has Gaussian noise itself, and pays for k items only.
     elif row.possible and less < 1:
         yield f"{gauss} has {100 * less:.0f} % of this noise; a top k pays where max_items is above 2 k."
 
 
 def _advise_schedule(others: Sequence[Alternative]) -> Iterator[str]:
-    """Yield a sentence if testing for new items at other ticks lowers the highest threshold."""
+    """Yield a sentence if testing for new items at other ticks lowers the highest threshold.
+
+    The first of `others` is the mechanism in use; rows of the same mechanism differ from it only in
+    these ticks.
+    """
     chosen = others[0]
     thresholds = [
         (row.threshold, row.assumed)

@@ -116,6 +116,7 @@ def plan_of(
     error = _error(config, mechanism, noise)
     counters = tuple(counter_choices(config, mechanism, noise))
     items = domain or COMPARED_ITEMS
+    # Only where the mechanism has a counter, or can choose one: the setting has a default.
     counter = None
     if without is not None:
         counter = LineCounter.kind
@@ -258,11 +259,13 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     keys = 1 if config.keys == "public" else len(config.keys)
     if (sketches := mechanism.sketch_bytes(label)) is not None:
         return _sketches(sketches, label, keys)
+    # Widths are those of the arrays that hold the rows; the index counts with its least.
     empty = Ledger()
     arrays = (empty.tags, empty.keys, empty.counts, empty.shown)
     columns = sum(
         int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays
     )
+    # Labels are one text, with an offset for the end of each.
     columns += _END + label + (_SUM if config.sum is not None else 0)
     extra = mechanism.row_bytes()
     fixed = columns + extra.noise + extra.state

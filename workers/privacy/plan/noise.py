@@ -34,7 +34,8 @@ from workers.privacy.model import Bucket, Change, Noise, Thresholds, Tick
 def alternatives_to(name: str) -> list[str]:
     """Return the mechanisms for the same or a similar question as `name`'s, that one included.
 
-    Mechanisms of the family "labels" ask different questions, so they name the similar ones.
+    Those of a family answer one question, except in the family "labels"; `about.beside` names
+    further ones.
     """
     about = MECHANISMS[name].about
     same = [
@@ -61,7 +62,10 @@ _SD_DIGITS = 4  # as a snapshot has it
 
 
 def last_tick(config: HistogramConfig) -> int:
-    """Return the horizon; if unbounded, the last tick of the first year, at least 1,024."""
+    """Return the tick up to which a plan looks: the horizon, or without one the last of a year.
+
+    If a year has fewer than 1,024 ticks, tick 1,024.
+    """
     if config.horizon_ticks is not None:
         return config.horizon_ticks
     return max(YEAR_MS // config.tick_ms, 1024)
@@ -158,6 +162,7 @@ def mean_over_ticks(mechanism: Mechanism, last: int) -> float | None:
         return None
     ticks = _spaced(1, last, _MEAN_TICKS)
     sds = np.sqrt(mechanism.curve(last).variance(ticks))
+    # Few different values, up to floating-point errors: one error is computed for each.
     values, times = np.unique(np.round(sds, 9), return_counts=True)
     errors = [mean_absolute_error(mechanism.law, sd) or 0.0 for sd in values.tolist()]
     return float(np.dot(errors, times) / len(ticks))
@@ -186,22 +191,24 @@ def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
 def thresholds_of(
     mechanism: Mechanism, config: HistogramConfig, noise: Noise
 ) -> Thresholds | None:
-    """Return the thresholds over all ticks; if many, over the noisiest and evenly spaced ones.
+    """Return the range of the thresholds over all ticks; None if the mechanism shows everything.
 
-    None if the mechanism shows everything. New items can be shown only at every `discovery_step`.
+    New items can be shown only at every `discovery_step`. `noise` is that of the mechanism.
     """
     last = noise.ticks_looked_at
     variance = mechanism.curve(last)
     every = config.discovery_step or 1
     if mechanism.threshold(last // every * every) is None:
         return None
+    # At which of the ticks that can show new items: all, or the noisiest, those listed in the plan
+    # and evenly spaced ones.
     if last // every <= _EVERY_TICK:
         ticks = list(range(every, last + 1, every))
     else:
         noisiest: NDArray[np.int64] = variance.noisiest(last)[: _EVERY_TICK // 8]
         even = np.linspace(1, last // every, _EVERY_TICK // 4).astype(np.int64) * every
         listed = np.array([tick.tick for tick in noise.ticks], dtype=np.int64)
-        # New items can be shown at the multiple of `every` at or before these.
+        # The multiple of `every` at or before each of these.
         near = np.maximum(np.concatenate((noisiest, listed)) // every * every, every)
         ticks = np.unique(np.concatenate((near, even))).tolist()
     pairs = [
@@ -216,7 +223,8 @@ def thresholds_of(
     )
     about = mechanism.about
     # The noise that decides whether an item is shown. If every block of ticks decides for itself,
-    # it is that of one block, as at tick 1; a "bar" to be passed has as much noise of its own.
+    # it is that of one block, as at tick 1. A "bar" is another item's noisy count, with as much
+    # noise of its own.
     if mechanism.blocks():
         decided_at = np.ones_like(decided_at)
     deciding = np.sqrt(variance.variance(decided_at))

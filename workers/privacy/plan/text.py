@@ -216,7 +216,7 @@ def _guarantee(plan: HistogramPlan, say: _PlanPrinter) -> None:
     sees = seen_of([plan])
     say.head(f"guarantee, in every snapshot: for one {promise.unit}, over {sees}")
     say.line(
-        f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4
+        f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}"
     )
     words = verdict(promise.epsilon, promise.delta, counted(promise.unit))
     say.line(f"In words: whoever sees {sees} {words}")
@@ -275,7 +275,6 @@ def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> 
     say.table(
         ("window", "ticks", "sd worst", "rms", "sd * mu", "95 % within", threshold),
         [_window_row(window) for window in windows],
-        left=(0,),
     )
     tick = format_duration(plan.tick_ms)
     say.line(
@@ -298,7 +297,7 @@ def _windows(plan: HistogramPlan, without: WithoutEpochs, say: _PlanPrinter) -> 
             for window in windows
             if window.alone is not None
         ]
-        say.table(("window", "sd worst", "rms", threshold), alone, left=(0,))
+        say.table(("window", "sd worst", "rms", threshold), alone)
     span = length_of(without.fresh_after * plan.tick_ms, up=True)
     if users is None:
         say.line(
@@ -380,7 +379,7 @@ def _sums_of_windows(windows: Sequence[WindowPlan], say: _PlanPrinter) -> None:
             )
             for window, noise in sums
         ]
-        say.table(("window", "sd worst", "rms", *counts), rows, left=(0,))
+        say.table(("window", "sd worst", "rms", *counts), rows)
     totals = [
         (window, window.all_items) for window in windows if window.all_items is not None
     ]
@@ -394,7 +393,7 @@ def _sums_of_windows(windows: Sequence[WindowPlan], say: _PlanPrinter) -> None:
             (format_duration(window.ms), _number(noise.worst_sd), _number(noise.rms_sd))
             for window, noise in totals
         ]
-        say.table(("window", "sd worst", "rms"), rows, left=(0,))
+        say.table(("window", "sd worst", "rms"), rows)
 
 
 def _sums_named(sums: SumPlan) -> str:
@@ -407,10 +406,10 @@ def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
     noise = plan.noise
     say.head(f"noise: standard deviation on {noise.on}")
     if noise.worst_sd == noise.rms_sd:
-        say.line(f"{_number(noise.worst_sd)} at every tick", 4)
+        say.line(f"{_number(noise.worst_sd)} at every tick")
     else:
         worst = f"worst {_number(noise.worst_sd)} (tick {noise.worst_tick:,})"
-        say.line(f"{worst}, root mean square {_number(noise.rms_sd)}", 4)
+        say.line(f"{worst}, root mean square {_number(noise.rms_sd)}")
         for line in band(noise.curve, unicode=say.unicode):
             say.one_line(line, 2)
     rows = []
@@ -437,7 +436,7 @@ def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
         say.table(columns, rows, left=())
     thresholds = plan.thresholds
     if thresholds is not None:
-        # There it is how far an item must lie above another, not its count.
+        # With a "bar" a threshold is how far an item must lie above another, not its count.
         distance = MECHANISMS[plan.mechanism].about.threshold_rule == "bar"
         spread = " to ".join(
             dict.fromkeys(map(_whole, (thresholds.least, thresholds.most)))
@@ -477,7 +476,7 @@ def _sum(plan: HistogramPlan, say: _PlanPrinter) -> None:
 
 
 def _ranks(choices: Sequence[RankChoice], say: _PlanPrinter) -> None:
-    """Print what the histogram of numbers would be exact in, by what it is for."""
+    """Print the errors of a histogram of numbers for each value of the setting `for`."""
     if not choices:
         return
     say.head("what it is exact in, by the setting for, at this budget (* in use)")
@@ -520,7 +519,7 @@ def _error(plan: HistogramPlan, say: _PlanPrinter) -> None:
         say.line(f"{figure.name} {_number(figure.value)}: {figure.meaning}")
     if error.segments:
         rows = [(f"{row.up_to:,}", f"{row.error:,.0f}") for row in error.segments]
-        say.line("no answer is off by more than this, while the value is not above:", 4)
+        say.line("no answer is off by more than this, while the value is not above:")
         say.table(("value up to about", "error"), rows[:8], left=())
     for row in error.theorems:
         assumes = f", if {row.assumes}" if row.assumes else ""

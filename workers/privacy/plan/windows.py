@@ -84,7 +84,7 @@ def without_epochs(
     mechanism: Sliding, config: HistogramConfig, topic: str, unit: str
 ) -> WithoutEpochs:
     """Plan all windows of a histogram without epochs; `topic` begins the names of their topics."""
-    levels = max(window.levels for window in mechanism.windows)
+    levels = max(window.levels for window in mechanism.windows)  # L of the module
     windows = tuple(
         _window(mechanism, config, index, series, topic, unit)
         for index, series in enumerate(config.series)
@@ -98,7 +98,7 @@ def without_epochs(
         watched=mechanism.watched if tests else None,
         rests=mechanism.rest if tests else None,
         remembered=max(tested) if tests else None,
-        fresh_after=_PERIODS_APART << levels,
+        fresh_after=_PERIODS_APART << levels,  # so many periods of 2^L ticks
         users=user_periods(config, mechanism),
     )
 
@@ -140,6 +140,7 @@ def _window(
     """
     counter = mechanism.windows[index]
     worst, rms = worst_and_rms(counter)
+    period = 1 << counter.levels  # ticks, as in the module
     mu = math.sqrt(2 * counter.rho_item)
     threshold = mechanism.threshold_of(index)
     rho = mechanism.cost().rho
@@ -159,7 +160,7 @@ def _window(
         hop=counter.hop,
         most_ticks=counter.most_ticks,
         worst_sd=worst,
-        worst_tick=int(counter.curve().noisiest(1 << counter.levels)[0]),
+        worst_tick=int(counter.curve().noisiest(period)[0]),
         rms_sd=rms,
         sd_times_mu=(worst * mu, rms * mu),
         mean_absolute_error=mean_absolute_error(mechanism.law, rms),
@@ -171,7 +172,7 @@ def _window(
             if threshold is None
             else math.ceil(threshold + NORMAL_ONE_SIDE_95 * worst)
         ),
-        kept=-(-counter.most_ticks // counter.hop),
+        kept=-(-counter.most_ticks // counter.hop),  # a sum for each hop, rounded up
         sum=sums,
         all_items=all_items,
         alone=_alone(config, index, unit),
