@@ -68,7 +68,7 @@ class Alarms:
     ) -> list[tuple[AlertSettings, dict[str, Any]]]:
         """Look at a snapshot; return each alarm as its alert and a message.
 
-        None of a snapshot that was looked at before.
+        A snapshot that was looked at before has none.
         """
         rules = [
             rule

@@ -450,6 +450,7 @@ def _serve(file: StaticFile) -> Handler:
     """Return a handler for a file; a browser that has it already gets 304 instead."""
 
     async def serve(request: web.Request) -> web.Response:
+        """Send `file`, unless the request names its ETag."""
         # A browser may keep the file, but asks each time whether it has changed.
         headers = {hdrs.CACHE_CONTROL: "no-cache"}
         if any(tag.value == file.etag for tag in request.if_none_match or ()):

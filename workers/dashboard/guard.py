@@ -156,11 +156,11 @@ def headers_for(
     frame_sites = framed_by(host, readers)
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+        """Set the headers; the page for frames may be framed, by `frame_sites`."""
         set_headers(response)
-        # The page for frames may be framed.
         if request.path == "/" and "embed" in request.query:
             response.headers["Content-Security-Policy"] = POLICY + frame_sites
-            # It cannot name sites, and would forbid all.
+            # This older header cannot name sites, and would forbid all.
             response.headers.pop("X-Frame-Options", None)
 
     return add_headers

@@ -4,6 +4,7 @@
              are the epochs of all histograms that have begun
     generation  one set of settings of a histogram: each begins anew and is charged anew. Its stored
                 state is a "life" (`HistogramProgress`), its ticks lie on a `TickGrid`
+    charge   the cost of one epoch of a generation, and the epochs charged so far (`total.Charge`)
     owner       an "owner partition" is a share of the stream keys; its owner publishes them
     fullest     the window, of the period's length, in which the most epsilon was spent
     window   a period, [begin, end) in ms; it "touches" the epochs that overlap it

@@ -51,7 +51,8 @@ class Bucket(Record, frozen=True):
 class Change(Record, frozen=True):
     """Noise of a count's change over a window, which is `ms` or `ticks` long.
 
-    `apart_sd` is what `rms_sd` would be if the counts at its two ends had independent noise.
+    It is computed for windows that end at `ticks_computed` ticks of the epoch, the last one among
+    them. `apart_sd` is what `rms_sd` would be if the counts at its two ends had independent noise.
     """
 
     ms: int
@@ -85,6 +86,7 @@ class Noise(Record, frozen=True):
 class Thresholds(Record, frozen=True):
     """Range of the thresholds over the ticks; an item is shown once its noisy count exceeds one.
 
+    `meaning` says what happens then. `ticks_computed` are as many ticks as were looked at.
     `likely_from` is the true count from which on that happens with probability 95 % at any tick.
     """
 
@@ -117,7 +119,8 @@ class Segment(Record, frozen=True):
 class Error(Record, frozen=True):
     """Expected errors. `worst`, `segments` and `theorems` hold with probability 1 - `beta`.
 
-    `worst` bounds all counts at all ticks at once.
+    `worst` bounds all counts at all ticks at once, `segments` are of answers to queries, `figures`
+    what else a mechanism states of its error.
     """
 
     beta: float
@@ -138,7 +141,11 @@ class Size(Record, frozen=True):
 
 
 class Memory(Record, frozen=True):
-    """Bytes that a histogram takes; `row` says what a row is, `rows_most` how many there can be."""
+    """Bytes that a histogram takes; `row` says what a row is, `rows_most` how many there can be.
+
+    A row has the four parts in memory, and `disk_per_row` on disk; a stream key takes `per_key`
+    beside its rows. `sizes` adds all up for some numbers of rows.
+    """
 
     row: str
     label_bytes: int

@@ -1,10 +1,11 @@
 """Composition: the joint guarantee of several mechanisms, epochs and histograms.
 
 A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge`
-adds its histogram, stream keys and epochs; `charges_by_key` decides which charges one event pays.
-A generation is one set of settings of a histogram: each begins anew, and is charged anew.
-Streams may react to published results, so all of this is adaptive composition. A cost's `failures`
-are the named parts of its delta (discovery, numerical); the rest of delta converts rho.
+adds its histogram, stream keys and epochs; `charges_by_key` decides which charges one event pays
+together: a group. A generation is one set of settings of a histogram: each begins anew, and is
+charged anew. Streams may react to published results, so all of this is adaptive composition. A
+cost's `failures` are the named parts of its delta (discovery, numerical); the rest of delta
+converts rho.
 
 Three ways to compose are valid, and the smallest epsilon is stated: the sum of the epsilons; all
 costs composed in zCDP and converted once (`accounting`; exactly if all are Gaussian); and, if some
@@ -69,7 +70,10 @@ from workers.runtime.frozen import memoized
 
 
 class Composed(Record, frozen=True):
-    """Joint guarantee of several costs; `epsilon` is None if delta is at least 1."""
+    """Joint guarantee of several costs; `epsilon` is None if delta is at least 1.
+
+    `deltas` are the named parts of delta; adding up the epsilons gives `epsilon_of_the_sum`.
+    """
 
     rho: float
     epsilon: float | None
@@ -218,8 +222,8 @@ def group_loss(
     if events < 1:
         raise ValueError(f"events = {events}: must be at least 1")
     in_all = events * epochs
-    together = in_all if endless or any(cost.sample_rho for cost in costs) else events
-    if together == 1 and all(cost.times == 1 for cost in costs):
+    most = in_all if endless or any(cost.sample_rho for cost in costs) else events
+    if most == 1 and all(cost.times == 1 for cost in costs):
         joint = compose([*costs, *endless])
         return joint.epsilon, joint.delta
     counted = [_Counted(cost, events, in_all) for cost in costs]

@@ -245,8 +245,8 @@ def beginnings(
     ).fetchall()
     begins: dict[str, int | None] = {}
     for series, start, end, tick in rows:
-        # Else the oldest stored tick is the first if one that ended at its start would be stored:
-        # neither thinned nor lost.
+        # Beside tick 1, the oldest stored tick is the first of its series if one that ended at its
+        # start would be stored: neither thinned out nor lost.
         unthinned = not stored.ticks_place or end > stored.ticks_ms
         sure = tick == 1 or (unthinned and not _lost(gaps, Range(start - 1, start)))
         begins[series] = start if sure else None
@@ -464,31 +464,33 @@ def one_tick(
     Neighbours are the nearest stored ticks, "before" and "after". Raises as `history`.
     """
     stored = locate(cursor, query.stream)
-    of_id = "true"
+    in_series = "true"
     values: list[object] = []
     if query.id is not None:
-        of_id = "series in (select series from series where id = ?)"
+        in_series = "series in (select series from series where id = ?)"
         values = [query.id]
     heads = stored.every("heads")
     # Ticks are in the order of `position`; `target` is that of the tick which is asked for.
     if query.at is not None:
-        is_it = f"start_ms < {query.at} and end_ms >= {query.at}"
+        matches = f"start_ms < {query.at} and end_ms >= {query.at}"
         position = "end_ms"
         target = f"{query.at}"
     else:
         position = "(epoch, tick)"
         target = f"({query.epoch}, {query.tick})"
-        is_it = f"epoch = {query.epoch} and tick = {query.tick}"
+        matches = f"epoch = {query.epoch} and tick = {query.tick}"
         heads = f"(select heads.*, series.epoch from {heads} heads join series using (series))"
     found = heads_of(
-        cursor, f"{heads} where {is_it} and {of_id} order by place desc limit 1", values
+        cursor,
+        f"{heads} where {matches} and {in_series} order by place desc limit 1",
+        values,
     )
     if found:
         return _snapshots(cursor, stored.every("counts"), found, query)[0], {}
     nearest: dict[str, Any] = {}
     for name, sign, direction in (("before", "<", "desc"), ("after", ">", "asc")):
         source = (
-            f"{heads} where {position} {sign} {target} and {of_id} "
+            f"{heads} where {position} {sign} {target} and {in_series} "
             f"order by {position} {direction}, place {direction} limit 1"
         )
         nearest[name] = None

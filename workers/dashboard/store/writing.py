@@ -104,17 +104,16 @@ def _prepare(database: Database) -> None:
         if versions != [(VERSION,)]:
             raise SchemaMismatch
         return
-    database.begin()
-    database.execute(_TABLES)
-    for level in LEVELS:
-        for kind, columns in (("heads", _HEADS), ("counts", _COUNTS)):
-            database.execute(f"create table {level}_{kind} ({columns})")
-            database.execute(f"create table {level}_{kind}_new ({columns})")
-            database.execute(
-                f"create view {level}_{kind}_all as from {level}_{kind} union all from {level}_{kind}_new"
-            )
-    database.execute("insert into meta values (?)", [VERSION])
-    database.commit()
+    with _transaction(database):
+        database.execute(_TABLES)
+        for level in LEVELS:
+            for kind, columns in (("heads", _HEADS), ("counts", _COUNTS)):
+                database.execute(f"create table {level}_{kind} ({columns})")
+                database.execute(f"create table {level}_{kind}_new ({columns})")
+                database.execute(
+                    f"create view {level}_{kind}_all as from {level}_{kind} union all from {level}_{kind}_new"
+                )
+        database.execute("insert into meta values (?)", [VERSION])
 
 
 def first(

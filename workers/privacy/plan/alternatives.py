@@ -277,7 +277,7 @@ def _counters(
             variance, bytes_per_row = other
             worst, rms = variance.worst_and_rms(noise.ticks_looked_at)
         else:
-            continue
+            continue  # this mechanism has one counter only
         times = worst / noise.worst_sd
         yield structs.replace(
             choice,
