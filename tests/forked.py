@@ -269,8 +269,8 @@ def main() -> None:
         name, _, value = setting.partition("=")
         module, _, attribute = name.rpartition(".")
         found = import_module(module)
-        assert hasattr(found, attribute), name
-        setattr(found, attribute, float(value))
+        kind = type(getattr(found, attribute))
+        setattr(found, attribute, kind(value))
     signal.signal(signal.SIGINT, before)
     sys.argv[1:] = arguments
     quietcount()

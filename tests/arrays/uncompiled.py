@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +24,12 @@ WAYS = (compiled, uncompiled)
 IN_WORDS = (words.__name__,)
 
 
+@cache
+def source_of(kernel: Any) -> str:
+    """Return a kernel's source without its decorator; to look for where it ends takes long."""
+    return inspect.getsource(kernel.py_func).split("\n", 1)[1]
+
+
 def plain_python(
     modules: Sequence[ModuleType], old: str = "", new: str = ""
 ) -> Mapping[ModuleType, dict[str, Any]]:
@@ -41,7 +48,7 @@ def plain_python(
         kernels = [each for each in vars(module).values() if hasattr(each, "py_func")]
         own = [each for each in kernels if each.__module__ == module.__name__]
         for kernel in own:
-            _, source = inspect.getsource(kernel.py_func).split("\n", 1)
+            source = source_of(kernel)
             changed += bool(old) and source.count(old)
             exec(source.replace(old, new) if old else source, namespace)  # noqa: S102  # our own source, a line of it changed
         left = [each for each in namespace.values() if hasattr(each, "py_func")]

@@ -217,18 +217,27 @@ class Probe:
         if place not in self._moved:
             blocks = (tags ^ np.array((level, k >> 1), dtype=np.uint64)).tolist()
             drawn = self._numbers(counter, stream, node, tags)
-            by_row = weights or [Fraction(1)] * len(tags)
-            numbers = (drawn / np.sqrt(np.array(by_row, dtype=float))).tolist()
-            variance = counter.variance_of(node)
+            variances = [counter.variance_of(node)] * len(tags)
+            if weights:
+                drawn = drawn / np.sqrt(np.array(weights, dtype=float))
+                variances = [
+                    of / weight for of, weight in zip(variances, weights, strict=True)
+                ]
+            # Exact: to scale a float by a power of two rounds nothing.
+            scaled = np.ldexp(drawn, _BITS).tolist()
             moved = np.empty(len(tags), dtype=object)
             for row, ((high, low), number) in enumerate(
-                zip(blocks, numbers, strict=True)
+                zip(blocks, scaled, strict=True)
             ):
                 one = high, low, k & 1
-                self.numbers[one] = variance / by_row[row]
-                whole = (Fraction(number) + self.of_numbers.get(one, 0)) * (1 << _BITS)
-                assert whole.denominator == 1
-                moved[row] = whole.numerator
+                self.numbers[one] = variances[row]
+                whole = int(number)
+                assert whole == number
+                if one in self.of_numbers:
+                    shift = self.of_numbers[one] * (1 << _BITS)
+                    assert shift.denominator == 1
+                    whole += shift.numerator
+                moved[row] = whole
             self._moved[place] = moved
         return self._moved[place]
 

@@ -23,7 +23,10 @@ def browser() -> Iterator[Browser]:
 
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(
-            executable_path=chromium(), timeout=PATIENCE_S * 1000
+            executable_path=chromium(),
+            timeout=PATIENCE_S * 1000,
+            # A GPU's process would compute what a page without 3D does not need.
+            args=["--disable-gpu"],
         )
         try:
             yield opened

@@ -8,6 +8,7 @@ The suite runs short forms; the long one is
 
 import argparse
 import json
+import os
 import random
 import tempfile
 import threading
@@ -24,6 +25,7 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  #
 
 from tests.broker import LASTING, broker
 from tests.client.signed import Copy, missed_changes, record_of
+from tests.forked import QUICKER
 from tests.worker.harness import Site, Worker, now_ms, sale, succeed, unk, until
 from workers.agents.progress import read_states
 from workers.commands.key import new_signing_key, rotate_signing_key
@@ -32,11 +34,8 @@ from workers.pipeline.signing_key import read_signing_key
 
 LABELS = [f"item-{i}" for i in range(20)]
 KEYS = ("k0", "k1", "k2")
-#: A worker that lets stream keys move soon.
-SOON = (
-    "import sys; from workers.agents import contribute; contribute.NOTICE_MS = 20_000;"
-    "from workers.cli import main; sys.exit(main())"
-)
+#: In QUICKER: workers let stream keys move soon.
+SOON = "workers.agents.contribute.NOTICE_MS=20000"
 
 
 def grow(site: Site, topic: str, partitions: int) -> None:
@@ -156,10 +155,9 @@ def growing(
         ]
         histograms.append(unk("parts", tick="3s", horizon=4, split=2))
     site = Site(bootstrap, directory, histograms, **given, owners=owners[0])
-    runner = ["-c", SOON] if moves_keys else None
     if moves_keys:
         new_signing_key(directory / "old.key")
-    workers = {name: site.worker(name, runner) for name in ("one", "two")}
+    workers = {name: site.worker(name) for name in ("one", "two")}
     load = Load(site, rng, by_user=users)
     killed = 0
     joined_s = []
@@ -170,7 +168,7 @@ def growing(
             victim = rng.choice(list(workers))
             assert workers[victim].running(), workers[victim].output()[-3000:]
             workers[victim].kill()
-            workers[victim] = site.worker(victim, runner)
+            workers[victim] = site.worker(victim)
         return kills
 
     try:
@@ -204,7 +202,7 @@ def growing(
                 assert ended == [0, 0]
                 rotate_signing_key(directory / "old.key", directory / "new.key")
                 site.set("worker", signing_key_file="new.key")
-                workers |= {name: site.worker(name, runner) for name in workers}
+                workers |= {name: site.worker(name) for name in workers}
                 site.wait_published(now_ms())
         assert site.producer.flush(60) == 0
         site.wait_published(load.last_ms + 2_000)
@@ -315,6 +313,8 @@ def main() -> None:
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
+    if given.owners:
+        os.environ[QUICKER] = SOON
     steps = ((1, 1), (3, 1), (3, 4)) if given.two_topics else ((2,), (4,), (7,))
     with broker(LASTING) as bootstrap, tempfile.TemporaryDirectory() as directory:
         print(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import QUICKER
-from tests.worker.growing import grow, growing, wait_joined
+from tests.worker.growing import SOON, grow, growing, wait_joined
 from tests.worker.harness import Site, now_ms, quietcount, sale, succeed, unk
 
 pytestmark = pytest.mark.waits
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.waits
 
 @pytest.fixture(autouse=True)
 def quicker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(QUICKER, "workers.agents.topics.INTERVAL_S=0.5")
+    monkeypatch.setenv(QUICKER, f"workers.agents.topics.INTERVAL_S=0.5 {SOON}")
 
 
 def test_origins_of_two_topics_join_and_all_users_stay_where_they_are(
