@@ -16,7 +16,10 @@ from typing import Any, cast
 
 @contextmanager
 def _hide_modules(*names: str) -> Iterator[None]:
-    """Make modules that are not loaded appear uninstalled to imports in this context."""
+    """Make modules that are not loaded appear uninstalled to imports in this context.
+
+    So numba, which uses them only if they are installed, does without the time of their import.
+    """
     modules = cast(dict[str, object], sys.modules)
     hidden = [name for name in names if name not in modules]
     modules.update(dict.fromkeys(hidden))  # None makes an import fail
@@ -27,7 +30,7 @@ def _hide_modules(*names: str) -> Iterator[None]:
             del modules[name]
 
 
-# At a first call, numba imports SciPy's linear algebra and cffi if installed: 0.25 s, unneeded.
+# They take 0.25 s, and no kernel needs them.
 with _hide_modules("scipy.linalg", "cffi"):
     import llvmlite.binding
     import numba
@@ -117,6 +120,10 @@ def _forbid_negative_indices() -> None:
     def from_start(
         context: Any, builder: Any, kind: Any, index: Any, length: Any
     ) -> Any:
+        """Compile the use of an index; in place of numba's function, which adds `length` below 0.
+
+        Kernels with bounds checks keep that one. `kind` is the index's integer type.
+        """
         if context.enable_boundscheck:
             return from_either_end(context, builder, kind, index, length)
         return context.cast(
@@ -176,16 +183,21 @@ def compile_function(
 def _compile_again_for_python(part: Any, for_python: Any) -> None:
     """Make a part callable from Python too, as tests call it, without a change for kernels.
 
-    Both are numba's dispatchers of the same function. What `part` compiles for kernels has no
-    Python entry point; at a call from Python, `for_python` compiles it again, uncached.
+    Both are numba's dispatchers of the same function, and an *overload* is its compiled version for
+    some argument types. Those of `part` have no Python entry point, which saves compile time in
+    kernels; at a call from Python, `for_python` compiles the function again, with one, uncached.
     """
     register_for_python = part.add_overload
 
     def add_for_kernels(result: Any) -> None:
-        # numba's method would also register it for Python, where it has no entry point.
+        """Take the place of numba's `add_overload`, which would offer this one to Python too."""
         part.overloads[tuple(result.signature.args)] = result
 
     def compile_for_python(*arguments: object) -> object:
+        """Compile for the types of these arguments, as numba asks when Python calls with new ones.
+
+        Returns the entry point that numba then calls.
+        """
         known = len(for_python.overloads)
         entry = for_python._compile_for_args(*arguments)
         # Only new results: numba finds a call ambiguous where two have the same types.

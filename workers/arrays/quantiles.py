@@ -8,7 +8,9 @@
                 covariances are given in units of sd^2
     interval    all x at which |G(x)| <= `normal` sd sqrt(V): a wider G is not due to noise
 
-A place is a bucket and the fraction of its width. `pipeline/snapshots.py` derives the formulas.
+A place is a bucket and the fraction of its width. In place of a bucket, an end of an interval may
+be OPEN, beyond all edges on its own side, or EDGE: the outermost edge of the other side.
+`pipeline/snapshots.py` derives the formulas.
 """
 
 import math
@@ -18,8 +20,6 @@ from workers.arrays.types import Floats
 
 # Bisections within a bucket: more would change nothing after rounding.
 BISECTIONS = 40
-# In place of a bucket, for an end of an interval that lies in none: it is open there, or it is the
-# outermost edge of the other side (the lower end the last edge, the upper end the first).
 OPEN = -1
 EDGE = -2
 
@@ -125,7 +125,8 @@ def fit_crossing(g: Floats, lowest: float, highest: float) -> tuple[int, float]:
     """Return where the ascending function that fits G best passes 0, as bucket and fraction.
 
     Noise makes G itself pass 0 several times; the least-squares ascending fit (isotonic regression)
-    does once. `g` has G at the edges (n,), `lowest` and `highest` are G below and above all counts.
+    does once. `g` has G at the edges (n,). `lowest` and `highest`, G below and above all counts,
+    are bounds of the fit.
     """
     n = len(g)
     # The fit passes 0 in the bucket at which the sum of G over all edges below is least.
@@ -140,7 +141,8 @@ def fit_crossing(g: Floats, lowest: float, highest: float) -> tuple[int, float]:
     if bucket == 0 or bucket == n:
         return bucket, 0.0
     # The fit at the edges beside it, by its min-max form: the largest mean of G over edges that end
-    # at the left one, the least over edges that begin at the right one; between them, it is a line.
+    # at the left one, the least over edges that begin at the right one; between them, it is a line,
+    # from left <= 0 to right >= 0, which passes 0 after -left of its right - left.
     left = lowest
     total = 0.0
     for i in range(bucket):

@@ -144,7 +144,7 @@ def count_events(
     table: Table,
     used: int,
 ) -> int:
-    """Add each event's first `max_items` labels, at most `max_count` each (D0, Dinf), to a tally.
+    """Add each event's first `max_items` labels to a tally, each with at most `max_count`.
 
     `events` (k,) are places in the batch; the table has `used` rows, and room for all that they may
     add. Returns its new number of rows.
@@ -231,7 +231,10 @@ def multiply_numbers(
 
 @kernel
 def fill_slots(table: Table, used: int) -> None:
-    """Enter the label rows among the first `used` rows in the table's empty slots."""
+    """Enter the label rows among the first `used` rows in slots that were emptied or made larger.
+
+    A stream key's own row needs no slot: `has_row` says whether there is one.
+    """
     secret, label_bits, slots, _, pairs, _ = table
     mask = np.uint64(len(slots) - 1)
     for row in range(used):

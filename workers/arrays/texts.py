@@ -38,6 +38,7 @@ class Texts:
     ends: Longs
 
     def __post_init__(self) -> None:
+        """Check that the texts end with the bytes, and make both arrays read-only."""
         last = int(self.ends[-1]) if len(self.ends) else 0
         if last != len(self.text):
             raise ValueError(

@@ -198,7 +198,10 @@ class PairDigests:
 
 
 class ViewDigests:
-    """The `PairDigests` of several views; views with the same vocabularies share one."""
+    """The `PairDigests` of several views; views with the same vocabularies share one.
+
+    A pair's digest depends on its texts alone, so what one view has cached serves the others.
+    """
 
     def __init__(self, state_of: Callable[[str], State]) -> None:
         self._state_of = state_of
@@ -207,7 +210,7 @@ class ViewDigests:
     def of(
         self, view: str, key_names: Vocabulary, label_names: Vocabulary
     ) -> PairDigests:
-        """Return a view's digests; drop the old ones when its vocabularies are replaced."""
+        """Return a view's digests: new ones for new vocabularies, unless another view has them."""
         names = key_names, label_names
         found = self._of.get(view)
         if found is None or found.names != names:

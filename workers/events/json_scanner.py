@@ -104,13 +104,16 @@ def byte_at(data: Bytes, pos: int) -> int:
 
 @checked_inline
 def peek(data: Bytes, pos: int, stop: int) -> int:
+    """Return the byte at `pos`, or END if the record ends before it."""
     return byte_at(data, pos) if pos < stop else END
 
 
 @checked_part
 def skip_space(data: Bytes, pos: int, stop: int) -> int:
+    """Return where JSON's white space from `pos` on ends."""
     while pos < stop:
         byte = byte_at(data, pos)
+        # The first comparison decides at nearly all bytes.
         if byte > SPACE or byte not in (SPACE, NEWLINE, TAB, RETURN):
             break
         pos += 1
@@ -168,8 +171,11 @@ def skip_plain(data: Bytes, pos: int, stop: int) -> int:
 
 
 @checked_part
-def text(data: Bytes, pos: int, stop: int) -> int:
-    """Return the closing quote of a string without escapes that opens at `pos`."""
+def closing_quote(data: Bytes, pos: int, stop: int) -> int:
+    """Return where the string that opens at `pos` closes; REFUSED if it is invalid or has escapes.
+
+    The caller then tries to decode it.
+    """
     if peek(data, pos, stop) != QUOTE:
         return REFUSED
     end = skip_plain(data, pos + 1, stop)
@@ -688,8 +694,8 @@ def child_escaped(
     end, more = decoded_text(data, pos, stop, decoded, filled)
     if end == REFUSED:
         return FULL if more == FULL else REFUSED, NONE
-    # The name has an escape, so it is not empty: `signature` needs no quotes. It is not read again:
-    # `filled` stays.
+    # `decoded` has no quotes around the name, as `signature` wants around an empty one; but with an
+    # escape this is none. Nobody reads the decoded name later, so `filled` stays.
     return end, child_named(decoded, filled, more, walk.nodes, walk.names, node, hint)
 
 
@@ -818,6 +824,7 @@ def scan_record(
                 byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST)
                 or sort == SEVERAL
             ):
+                # SEVERAL: one view wants a list here and another an object, say.
                 return DECLINED, filled
             else:
                 opens = True
@@ -878,7 +885,7 @@ def scan_record(
             child = expected
             end = pos + 1 + nodes[child, NAME_STOP] - nodes[child, NAME_START]
         else:
-            end = text(data, pos, stop)
+            end = closing_quote(data, pos, stop)
             if end != REFUSED:
                 child = child_named(data, pos + 1, end, nodes, names, node, expected)
             elif peek(data, pos, stop) == QUOTE:
@@ -915,10 +922,12 @@ def scan_all(
     begin: int,
     out: Output,
 ) -> tuple[int, int]:
-    """Log the records from `begin` on, until the output is full; others than `plain` are declined.
+    """Log the records from `begin` on, until `out` is full; others than `plain` are declined.
 
     `values`, int64 (n, 2), has start and stop of each record, a negative start if it has no value.
-    Returns the record to resume from, or n, and the bytes used in `decoded`.
+    Also stops behind the record with which declined records reach `out.declined_bytes`, so that
+    their objects never fill the memory. Returns the record to resume from, or n, and the bytes used
+    in `decoded`.
     """
     used = 0
     filled = 0

@@ -409,12 +409,12 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
 def whole_time(data: Bytes, start: int, stop: int, unit: int) -> int:
     """Return the time, an integer in `unit` since 1970, in ms; below 0 if it is not readable here.
 
-    That is for times before 1970 and for too many digits.
+    That is for times before 1970 and for too many digits; the caller bounds the result.
     """
     if data[start] == MINUS:
         return -1
     if unit in (US, NS):
-        # Drop the digits below a ms before parsing, so that the rest fits.
+        # Drop the digits below a ms before parsing: of the 19 that a log allows, the rest fits.
         stop -= 3 if unit == US else 6
         if stop <= start:
             return 0  # less than a ms

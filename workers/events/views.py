@@ -162,18 +162,18 @@ class Spans(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where one column's labels of an event go: rows of the tables of `Program` and `Spans`.
+    """One column of labels, for the kernels that write an event's labels to it.
 
-    All are those of this column; `uneven` (1,) is part of the whole, so that it can be set.
+    All but `program` are the column's own rows in the tables of `Program` and `Spans`.
     """
 
-    column: Longs
+    column: Longs  # of `columns`
     sums: Floats
     exact_sums: Longs
     program: Program
-    labels: Longs
+    labels: Longs  # written, like the next two
     amounts: Longs
-    uneven: Longs
+    uneven: Longs  # (1,), a view and not a number, so that it can be set
 
 
 @kernel_inline
@@ -272,8 +272,10 @@ def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> in
     """Return a sum's number, in log row `row`, rounded to steps; -1 if unsure.
 
     The caller knows that it is from `least` to `most` steps, but floats cannot tell which. Decides
-    in whole numbers: a bisection for the largest k with from + (2k - 1) step / 2 at most the
-    number, as halves of a step round up. `exact` is the sum's row of `exact_sums`.
+    in whole numbers: a bisection for the largest k whose edge, from + (2k - 1) step / 2, is at most
+    the number, as halves of a step round up. `exact` is the sum's row of `exact_sums`: `from` and
+    half a step as whole numbers and parts of 1 / PART, and, to compare floats, in units of
+    10^-DIGITS; DIGITS is -1 where an edge would have more than 15 digits.
 
     A float counts as its shortest decimal. That is at least an edge of at most 15 digits if the
     float is at least the edge's nearest float: no other decimal of so few digits has the same.
@@ -441,15 +443,16 @@ def add_value(
     """Add the items of a value that is no list of objects: a list of labels, a map or one label.
 
     The log of the value begins in `row`, and that of its event ends before `stop`. `of_event` is
-    the amount of every item, unless a map states them. Returns bytes used in `written`, or
-    DECLINED to the general reader, and labels.
+    the amount of every item, unless a map states them. The column has `n_labels` labels so far.
+    Returns bytes used in `written`, or DECLINED to the general reader, and labels then.
     """
     log = logs.rows
     column = to.column
     kind = log[row, KIND]
-    # A count beside the value is of one item: not of those of a list or map.
+    # With a field for the count, the value must be one item. (In a column of sums, COUNT is the
+    # slot of the number, which holds for all items.)
     counts_one = column[COUNT] >= 0 and column[SUMS] == 0
-    # The log has a row for each element of a list, unless these are lists or objects themselves.
+    # Both bounds on START keep the loops within the event's log, should it have fewer rows.
     if kind == kinds.LIST:
         if counts_one or log[row, START] > stop - row - 1:
             return DECLINED, n_labels
@@ -469,7 +472,8 @@ def add_value(
             return DECLINED, n_labels
         for entry in range(log[row, START]):
             name = row + 1 + 2 * entry
-            # Of a column of sums another one, of counts, reads the same object.
+            # A column of sums takes the event's number; the map's counts are read for the column
+            # of counts that has the same items.
             amount = of_event if column[SUMS] else item_count(logs.data, log, name + 1)
             written_used = add_item(logs, written_used, name, amount, to, n_labels)
             if written_used < 0:
@@ -722,7 +726,9 @@ class Layout(Frozen):
     tree: Node
 
     def __init__(self, shape: Shape) -> None:
+        """Number the fields that `shape` wants, and write its views as the program's tables."""
         self.shape = shape
+        # It gathers slots, words and edges while views are added; the tables are made of them then.
         rows = _Rows()
         views = shape.views.values()
         self.names = tuple(shape.views)
@@ -776,7 +782,11 @@ def _sum_row(range_: Sum) -> tuple[float, float, float, float]:
 
 
 def _exact_sum_row(range_: Sum) -> list[int]:
-    """Return a sum's row of `exact_sums`, from which `exact_steps` computes edges between steps."""
+    """Return a sum's row of `exact_sums`, from which `exact_steps` computes edges between steps.
+
+    It has `from` and half a step twice: as whole numbers and parts of 1 / PART, and as integers in
+    units of 10^-digits, followed by these digits: 0, 0 and -1 if they would have more than 15.
+    """
     half = range_.step / 2
     row = [
         *divmod(int(range_.from_.scaleb(PART_DIGITS)), PART),
@@ -844,7 +854,11 @@ class _Rows:
         return self._lists.setdefault(steps, self.slots)
 
     def of_view(self, view: View, key: int) -> list[int]:
-        """Add a view's column and conditions; return its row of `views`. `key`: see VIEW_KEY."""
+        """Add a view's column and conditions; return its row of `views`.
+
+        `key` is the index of its stream key in `Layout.keys`.
+        """
+        # A view of sums has a number, any other perhaps a count: one field of the items either way.
         items = Items(view.items, view.number or view.count, view.edges, view.sum)
         if items not in self.columns:
             self.columns[items] = self._of_column(items)
@@ -858,8 +872,13 @@ class _Rows:
         return row
 
     def _of_column(self, items: Items) -> list[int]:
-        """Add the edges or the sum of a column of labels; return its row of `columns`."""
+        """Add the edges or the sum of a column of labels; return its row of `columns`.
+
+        What its entries mean, slots or flags, is said where they are defined: ITEMS to OF_EVENT.
+        """
         path = items.path
+        # Items are a label in each object of a list; or else a value that is opened if it is a list
+        # of labels or an object of counts. `[]` at the path's end says that it must be a list.
         in_objects = path.list_at is not None and path.list_at < len(path.steps)
         row = [NOWHERE] * COLUMN_COLUMNS
         row[ITEMS] = self.slot_of(path, many=not in_objects)
@@ -873,7 +892,9 @@ class _Rows:
         self.edges += items.edges or ()
         row[EDGES_STOP] = len(self.edges)
         row[SUMS] = int(items.sum is not None)
+        # One count or number for all items of an event, not one beside each in a list of objects.
         row[OF_EVENT] = int(items.count is not None and items.count.list_at is None)
+        # Both tables have a row for every column, so that one index serves all.
         if items.sum is None:
             self.sums.append((0.0, 0.0, 0.0, 0.0))
             self.exact_sums.append([0] * EXACT_COLUMNS)

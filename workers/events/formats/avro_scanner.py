@@ -144,6 +144,7 @@ def block(data: Bytes, pos: int, stop: int) -> tuple[int, int, int]:
     if pos == REFUSED or count >= 0:
         return count, pos, -1
     size, pos = zigzag(data, pos, stop)
+    # No record has so many values, and -count of the least int64 would overflow.
     if pos == REFUSED or not 0 <= size <= stop - pos or count < -(2**62):
         return 0, REFUSED, -1
     return -count, pos, pos + size
@@ -163,7 +164,8 @@ def scan_record(
     depth = 0
     row = root
     # Every turn reads the value of the type in `row`, unless that is a union: then the next turn
-    # reads the branch. A stack instead of recursion: a hostile record must not end the process.
+    # reads the branch. A stack instead of recursion: a hostile record must not end the process. Nor
+    # may it take forever: a list can state 2^62 nulls, which have no bytes.
     steps_left = STEPS_FREE + STEPS_A_BYTE * (stop - pos)
     while True:
         steps_left -= 1
@@ -257,7 +259,8 @@ def scan_record(
             _, start, end, pos = delimited(data, pos, stop, length, True)
             if pos == REFUSED:
                 return DECLINED
-            # Of a repeated name, the last value wins: that is left to the general reader.
+            # As items, F_COUNT counts them. Of a repeated name, the last value wins: that is left
+            # to the general reader.
             if slot >= 0:
                 if stack[top, F_COUNT] == MAP_NAMES_MAX or has_name(
                     data, start, end, log, stack[top, F_HEAD], used
@@ -267,7 +270,8 @@ def scan_record(
                 used = put(log, used, slot, kinds.TEXT, start, end)
                 if used == FULL:
                     return FULL
-            # A value that a path names has a row of its own, which replaces that of all values.
+            # As fields (never both), F_COUNT has a bit for each wanted name that was met. Its value
+            # has a row of its own, which replaces that of all values.
             first = rows[holder, C]
             for bit in range(rows[holder, D]):
                 name = first + bit
@@ -284,10 +288,11 @@ def scan_record(
 
 @checked_kernel
 def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, out: Output) -> int:
-    """Log records from `begin` on until the output is full; return where to resume, or n.
+    """Log records from `begin` on until `out` is full; return where to resume, or n.
 
     `values`, int64 (n, 2), has start and stop of each record, and `roots` (n,) the program's row of
-    its type, or DECLINED to leave it to the general reader.
+    its type, or DECLINED to leave it to the general reader. Also stops behind the record with which
+    declined records reach `out.declined_bytes`, so that their objects never fill the memory.
     """
     used = 0
     bytes_left = out.declined_bytes

@@ -204,26 +204,28 @@ def scalar(scan: Scan, row: int, pos: int, stop: int) -> tuple[int, int, int, in
 
 @checked_part
 def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
-    """Count a value of the list or map in `row` of `fields` in its head, logged at the first value.
+    """Count one more value of the list or map in `row` of `fields`; the caller then logs the value.
 
+    The count is START of the head, the LIST or MAP row, which is logged before the first value.
     Returns the rows used, or FULL; DECLINED if other rows were logged since the value before: the
-    values in the log must follow each other.
+    values of a list must follow each other in the log.
     """
     fields = scan.program.fields
     lists = scan.lists
     state = fields[row, STATE]
     has_head = fields[row, HEAD] >= 0
     if lists[state, L_HEAD] < 0:
-        # A single value was wanted here, and a list is none.
+        # Where a view wants the field as a single value, OTHER says that it has another form.
         if fields[row, OUTER] >= 0:
             used = put(log, used, fields[row, OUTER], kinds.OTHER, -1, -1)
-        # The list's head row; without one, it only says that a value was met.
+        # Without a head row, this number only says that a value was met.
         lists[state, L_HEAD] = used
         if has_head:
             kind = kinds.MAP if fields[row, TYPE] == MAP else kinds.LIST
             used = put(log, used, fields[row, HEAD], kind, 0, -1)
     elif has_head and lists[state, L_END] != used:
-        # Fields of the messages in a list are logged in between: they have their own slots.
+        # Fields wanted of each message in a list are logged between its values, with slots of their
+        # own: these need not follow each other.
         has_own_slots = (
             fields[row, TYPE] == MESSAGE and fields[row, SLOT] != fields[row, HEAD]
         )
@@ -454,11 +456,11 @@ def scan_record(
                 return DECLINED
             if state >= 0:
                 used = open_list(scan, row, log, used)
-            # Of an element of a list, or a field that is wanted as a value: here stands a message,
-            # whose own fields follow.
+            # Where a single value is wanted, of the field or of each element, OTHER says that it is
+            # a message.
             if fields[row, SLOT] >= 0:
                 used = put(log, used, fields[row, SLOT], kinds.OTHER, -1, -1)
-            # The rows of this element's fields follow, which `open_list` allows for.
+            # The rows of this element's own fields follow, which `open_list` allows for.
             if state >= 0:
                 lists[state, L_END] = used
             stack[depth, F_MESSAGE] = fields[row, INNER]
@@ -472,10 +474,11 @@ def scan_record(
 
 @checked_kernel
 def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, out: Output) -> int:
-    """Log messages from `begin` on until the output is full; return where to resume, or n.
+    """Log messages from `begin` on until `out` is full; return where to resume, or n.
 
     `values`, int64 (n, 2), has start and stop of each, and `roots` (n,) the row of `messages` of
-    its type, or DECLINED to leave it to the general reader.
+    its type, or DECLINED to leave it to the general reader. Also stops behind the message with
+    which declined ones reach `out.declined_bytes`, so that their objects never fill the memory.
     """
     used = 0
     bytes_left = out.declined_bytes

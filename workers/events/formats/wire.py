@@ -61,6 +61,7 @@ def zigzag(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
     Zigzag: the varint 0, 1, 2, 3, 4 ... means 0, -1, 1, -2, 2 ...
     """
     bits, pos = varint(data, pos, stop)
+    # The mask clears the sign that `>>` copies: these are 64 unsigned bits.
     return (bits >> 1 & INT64_MAX) ^ -(bits & 1), pos
 
 
