@@ -6,7 +6,8 @@ any other resolution. Logical types are ignored: a timestamp is the number as wr
 
 A program is integer tables, whose rows refer to each other by number; their columns (`ops`) are
 named in `avro_scanner`. A row that *declines* leaves the whole record to the general reader,
-fastavro. `Unsure` is raised, while a row is built, where it must decline.
+fastavro. `Unsure` is raised, while a row is built, where it must decline. A `Fit` notes on the way
+which wanted fields the schema can have, and which it cannot.
 """
 
 import io
@@ -127,7 +128,10 @@ def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
 
 
 def _plain(schema: Any) -> Any:
-    """Remove logical types, and replace every primitive `{"type": name}` by its name."""
+    """Remove logical types, for which fastavro would convert values; simplify primitive types.
+
+    Such as `{"type": "long"}`, which becomes "long": then only other types are objects.
+    """
     if isinstance(schema, list):
         return [_plain(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -139,13 +143,10 @@ def _plain(schema: Any) -> Any:
             plain[name] = _plain(plain[name])
     if isinstance(plain.get("fields"), list):
         plain["fields"] = [_plain(each) for each in plain["fields"]]
-    if (
-        isinstance(plain.get("type"), str)
-        and plain["type"] in PRIMITIVES
-        and "name" not in plain
-    ):
-        return plain["type"]
-    return plain
+    # An object with a name is no type but a field of one.
+    kind = plain.get("type")
+    is_primitive = isinstance(kind, str) and kind in PRIMITIVES and "name" not in plain
+    return kind if is_primitive else plain
 
 
 def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> bool:
@@ -314,7 +315,7 @@ class _Walk:
 
     def __post_init__(self) -> None:
         self._made: dict[tuple[int, int, int], int] = {}
-        # Keeps objects alive: `_made` has their ids as keys.
+        # Keeps objects alive whose ids `_made` has as keys: no other object may get the same id.
         self._alive: list[object] = []
 
     def place(self, written: Any, read: Any, node: Node, path: Path = ROOT) -> int:
@@ -324,18 +325,20 @@ class _Walk:
         """
         written_type = self.writer.type_of(written)
         if not wants(node):
-            node = UNWANTED  # one object for all: its id is in the key
+            node = UNWANTED  # one object, so one row, for all places
         read_type = None if read is None else self.reader.type_of(read)
         key = (id(written_type), id(read_type), id(node))
         if key in self._made:
             return self._made[key]
         # Reserved before its content, since a recursive type refers to its own row.
         row = self.program.declining()
-        if isinstance(written_type, list) or written_type["type"] not in PRIMITIVES:
+        kind = "union" if isinstance(written_type, list) else written_type["type"]
+        # `type_of` makes a new object for a primitive type each time: its id finds nothing again.
+        if kind not in PRIMITIVES:
             self._alive += (written_type, read_type, node)
             self._made[key] = row
         try:
-            if isinstance(written_type, list):
+            if kind == "union":
                 rows = [
                     self._branch(branch, read, node, path) for branch in written_type
                 ]
@@ -345,11 +348,13 @@ class _Walk:
                     read_type = chosen(
                         self.writer, written_type, self.reader, read_type
                     )
-                several = {"array": self._array, "map": self._map}
-                fill = several.get(
-                    written_type["type"],
-                    self._flat if written_type["type"] in _FLAT else self._record,
-                )
+                fill = self._record
+                if kind in _FLAT:
+                    fill = self._flat
+                elif kind == "array":
+                    fill = self._array
+                elif kind == "map":
+                    fill = self._map
                 fill(row, written_type, read_type, node, path)
         except Unsure:
             self.program.fill(row, ops.DECLINE, NO_SLOT)
@@ -358,7 +363,8 @@ class _Walk:
     def _branch(self, written: Any, read: Any, node: Node, path: Path) -> int:
         """Return a union branch's row; it declines if fields are wanted in a value without parts.
 
-        A null declines nothing: with it, all that is wanted in the value is absent.
+        The general reader then says what is wrong with the event. A null declines nothing: with it,
+        all that is wanted in the value is absent.
         """
         written_type = self.writer.type_of(written)
         if (
@@ -367,22 +373,22 @@ class _Walk:
             and written_type["type"] != "null"
         ):
             self.fit.possible(node)
-            self.fit.within(node, path, _FLAT[written_type["type"]][1])
+            self.fit.no_parts(node, path, _FLAT[written_type["type"]][1])
             return self.program.declining()
         return self.place(written, read, node, path)
 
     def _flat(
         self, row: int, written_type: Any, read_type: Any, node: Node, path: Path
     ) -> None:
-        """Fill a row for a type without parts; Unsure if the reader's type converts the value.
+        """Fill a row for a type without parts; Unsure if the reader's type converts its value.
 
-        What is not wanted is converted as it may be, and so are ints and floats, whose log rows are
-        those of longs and doubles anyway.
+        It may convert an unwanted value, which is not logged, and an int to a long or a float to a
+        double, which are logged alike.
         """
         kind: str = written_type["type"]
         if kind != "null":
             self.fit.possible(node)
-            self.fit.within(node, path, _FLAT[kind][1])
+            self.fit.no_parts(node, path, _FLAT[kind][1])
         equal = read_type is None or node.slot == NO_SLOT or kind == read_type["type"]
         if not equal and (kind, read_type["type"]) not in (
             ("int", "long"),
@@ -418,12 +424,12 @@ class _Walk:
         """Fill a row for an array; Unsure if its items are read as another type."""
         items_read = self._inner_type(written_type, read_type, "items")
         self.fit.possible(node)
-        self.fit.impossible(Node(children=node.children), path, "a list")
+        self.fit.no_fields(node, path, "a list")
         slot = node.slot
         list_slot = node.list_slot
         inner = node.elements or UNWANTED
         if node.many:
-            # Items: the LIST row and those of the labels have the slot.
+            # As items: the rows of the list and its labels share the slot.
             slot = NO_SLOT
             list_slot = node.slot
             inner = _opened(node)
@@ -453,12 +459,12 @@ class _Walk:
         """Fill a row for a map: rows for wanted names, and one for the values of all others."""
         values_read = self._inner_type(written_type, read_type, "values")
         self.fit.possible(node)
-        self.fit.impossible(Node(elements=node.elements), path, "a map")
+        self.fit.no_elements(node, path, "a map")
         slot = node.slot
         map_slot = NO_SLOT
         inner = UNWANTED
         if node.many:
-            # Items: the MAP row and those of the names and counts have the slot.
+            # As items: the rows of the map, its names and its counts share the slot.
             slot = NO_SLOT
             map_slot = node.slot
             inner = _opened(node)
@@ -483,6 +489,7 @@ class _Walk:
         """Fill a row for a record: the written fields, then the defaults of the reader's others.
 
         As items, a record is read as a map of counts: constants write the MAP row and the names.
+        With a reader's schema, which may rename, add and drop fields, that is left to fastavro.
         """
         written_fields = written_type["fields"]
         read_fields: list[Any] = [None] * len(written_fields)
@@ -490,10 +497,11 @@ class _Walk:
         if read_type is not None:
             read_fields, defaulted = fields_of(written_type, read_type)
         self.fit.possible(node)
-        self.fit.impossible(Node(elements=node.elements), path, "a record")
+        self.fit.no_elements(node, path, "a record")
         if node.many and (len(written_fields) > MAP_NAMES_MAX or read_type is not None):
             raise Unsure
         rows: list[int] = []
+        # What is wanted of each field, as items.
         opened = _opened(node) if node.many else None
         if opened is not None:
             head = (opened.slot, MAP, len(written_fields), -1)
@@ -507,6 +515,7 @@ class _Walk:
                 rows.append(self.program.constants([(opened.slot, TEXT, *text)]))
                 inner = opened
             elif read_type is None or read_field is not None:
+                # Not a field that the reader drops.
                 inner = node.children.get(name, UNWANTED)
             rows.append(
                 self.place(written_field["type"], read, inner, child(path, name))

@@ -1,5 +1,8 @@
 """What the binary formats share: how wanted fields fit a schema, program texts, known schemas.
 
+While a schema is walked along the tree of wanted fields, a `Fit` notes which of them its types can
+have and which they cannot have: so a schema that misses the settings is refused, with the reason.
+
 A *program* is the tables that a compiled scanner (`avro_scanner`, `protobuf_scanner`) follows in
 place of a schema: rows of integers, with references to each other by number. `tree` is the tree of
 wanted fields (`events.tree`), a *node* a place in it with all that is wanted there, and a path
@@ -54,7 +57,7 @@ RecordScan = Callable[[int, Output], int]
 
 
 class Program:
-    """Builder of a scanner's program for one tree, to which schemas are added. Not thread-safe.
+    """Builder of a scanner's program for one tree, to which a format adds schemas. Not thread-safe.
 
     Texts of the program (names of fields, symbols of enums, defaults) are rows' starts and stops in
     `texts`, which the caller puts behind the records of a batch: so scanners find all texts in one
@@ -78,6 +81,7 @@ class Program:
     def text(self, text: str) -> tuple[int, int]:
         """Add a text; return its start and stop in `texts`."""
         start = len(self._texts)
+        # A schema's JSON may hold half a surrogate pair, which has no UTF-8.
         self._texts += text.encode(errors="replace")
         return start, len(self._texts)
 
@@ -190,7 +194,7 @@ class Fit:
         """Note that a place may have a value, of whatever type; not what may be in it."""
         self._possible.add(node.slot)
 
-    def impossible(self, node: Node, path: Path, what: str) -> None:
+    def _impossible(self, node: Node, path: Path, what: str) -> None:
         """Note that nothing wanted at or below `path` can exist: the schema has `what` there."""
         for slot, inner in paths_of(node, path):
             if inner == path:
@@ -203,13 +207,20 @@ class Fit:
     def refuse(self, node: Node, path: Path, what: str) -> None:
         """Note that the value at `path` has a type that cannot be wanted: not even `possible`."""
         self._possible.discard(node.slot)
-        self.impossible(Node(node.slot), path, what)
+        self._impossible(Node(node.slot), path, what)
 
-    def within(self, node: Node, path: Path, what: str) -> None:
-        """Note that nothing can exist below `path`: the schema has `what` there."""
-        self.impossible(
-            Node(children=node.children, elements=node.elements), path, what
-        )
+    def no_fields(self, node: Node, path: Path, what: str) -> None:
+        """Note that `path` is no object with fields to look into: the schema has `what` there."""
+        self._impossible(Node(children=node.children), path, what)
+
+    def no_elements(self, node: Node, path: Path, what: str) -> None:
+        """Note that `path` is no list with elements to look into: the schema has `what` there."""
+        self._impossible(Node(elements=node.elements), path, what)
+
+    def no_parts(self, node: Node, path: Path, what: str) -> None:
+        """Note that `path` is neither list nor object: the schema has `what` there."""
+        self.no_fields(node, path, what)
+        self.no_elements(node, path, what)
 
     def refusal(self) -> str | None:
         """Return the refusal of the schema, naming the first impossible field; None if usable."""

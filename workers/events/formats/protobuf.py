@@ -7,7 +7,8 @@ stores a schema as text or descriptor; either becomes a message type of upb, Goo
 
 A field is *singular* or *repeated*; a map is a repeated field of messages with a key and a value. A
 singular field with *presence* may be absent; any other that a message lacks has its type's default
-value. Of the fields of a *oneof*, a message has one at most.
+value. Of the fields of a *oneof*, a message has one at most. While a message type is walked, a
+`Fit` notes which wanted fields it can have, and which it cannot.
 """
 
 from collections.abc import Sequence
@@ -36,11 +37,7 @@ from workers.events.formats.fitting import (
     element,
     wants,
 )
-from workers.events.formats.protobuf_schemas import (
-    Compiled,
-    MissingImports,
-    compile_schema,
-)
+from workers.events.formats.protobuf_schemas import Compiled, compile_schema
 from workers.events.formats.wire import REFUSED, zigzag
 from workers.events.log import FALSE, LIST, MAP, OTHER, REAL, TEXT, VALUE, longs
 from workers.events.schemas import PROTOBUF, Schema
@@ -51,7 +48,7 @@ from workers.mechanisms.config.views import Path
 class ProtobufSchema:
     """A schema and its imports in their own descriptor pool.
 
-    Raises ValueError, without the schema's content, if it cannot be used.
+    Raises ValueError, without the schema's content, or Unreadable if it cannot be used.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -129,7 +126,7 @@ class ProtobufProgram(Program):
     def add(self, message: Any, compiled: Compiled) -> tuple[int, Fit]:
         """Add a message type; return its row and fit.
 
-        Raises MissingImports if a wanted field may need one.
+        Raises Unreadable if a wanted field may need an import that nothing provides.
         """
         fit = Fit(self.tree)
         return _Walk(self, fit, compiled).message(message, self.tree), fit
@@ -191,15 +188,18 @@ class _Walk:
     def __post_init__(self) -> None:
         # Row of a message type, by its name and the id of the node.
         self._made: dict[tuple[str, int], int] = {}
-        # Keeps nodes alive while `_made` has their ids in its keys.
+        # Keeps nodes alive whose ids `_made` has in its keys: no other node may get the same id.
         self._alive: list[Node] = []
         # First row and number of an enum's names, by its name.
         self._enums: dict[str, tuple[int, int]] = {}
 
     def message(self, kind: Any, node: Node, path: Path = ROOT) -> int:
-        """Return the row of a message type (`kind`, a descriptor), of which `node` is wanted."""
+        """Return the row of a message type (`kind`, a descriptor), of which `node` is wanted.
+
+        Raises Unreadable if a wanted field may need a missing import (`Compiled.unread`).
+        """
         if not wants(node):
-            node = UNWANTED  # one object for all: its id is in the key
+            node = UNWANTED  # one object, so one row, for all places
         key = (kind.full_name, id(node))
         if key in self._made:
             return self._made[key]
@@ -209,14 +209,15 @@ class _Walk:
             name: inner for name, inner in node.children.items() if wants(inner)
         }
         if any((kind.full_name, name) in self.compiled.unread for name in children):
-            raise MissingImports(self.compiled.missing)
+            raise Unreadable(self.compiled.missing)
         bits = _bits(kind, list(children))
         # Unknown fields are skipped.
         mode = ops.CLOSED
         # A field with an unknown number may be an extension, which only the general reader checks.
         if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
             mode = ops.STRICT
-        # The general reader reads what the scanner cannot follow: more fields than it has bits for.
+        # The general reader reads what the scanner cannot follow: more fields than it has bits for,
+        # and lists in lists, as it has one state for each list, not for each element.
         if max(bits.values(), default=0) >= ops.BITS_MAX:
             mode = ops.DECLINES
         fields = []
@@ -227,7 +228,6 @@ class _Walk:
             if wanted is None:
                 fields.append(self._unwanted(field, bit))
             else:
-                # Nor lists in lists: the scanner has one state for each list, not for each element.
                 if path.list_at is not None and field.is_repeated:
                     mode = ops.DECLINES
                 fields.append(self._wanted(field, wanted, child(path, field.name), bit))
@@ -257,7 +257,7 @@ class _Walk:
         if field.is_repeated:
             return self._list(field, node, path)
         self.fit.possible(node)
-        self.fit.impossible(Node(elements=node.elements), path, "no repeated field")
+        self.fit.no_elements(node, path, "no repeated field")
         inner, count = self._inner(field, node, path)
         if field.type == ops.MESSAGE and node.many:
             self.fit.refuse(node, path, "a message")
@@ -275,13 +275,13 @@ class _Walk:
                 field.message_type, Node(children=node.children), path
             ), 0
         what = f"of type {_type_name(field)}"
-        self.fit.impossible(Node(children=node.children), path, what)
+        self.fit.no_fields(node, path, what)
         return self._enum(field.enum_type) if field.type == ops.ENUM else (0, 0)
 
     def _list(self, field: Any, node: Node, path: Path) -> list[int]:
         """Return the row of a repeated field, wanted as items, by element, or as one value."""
         self.fit.possible(node)
-        self.fit.impossible(Node(children=node.children), path, "a repeated field")
+        self.fit.no_fields(node, path, "a repeated field")
         slot = NO_SLOT
         head = NO_SLOT
         outer = NO_SLOT
@@ -297,9 +297,10 @@ class _Walk:
             head = node.list_slot
             outer = node.slot
         else:
-            # As one value, which a list is not: that is all to be logged.
+            # As one value, which a list is not: OTHER is logged at most.
             inner, count = self._inner(field, Node(), path)
             outer = node.slot
+        # The scanner logs each element once: for items or for what is wanted in it.
         is_wanted_twice = node.many and node.elements is not None
         return _field_row(
             field,
@@ -319,14 +320,14 @@ class _Walk:
         that the scanner cannot read, such as those of messages, are left to the general reader.
         """
         self.fit.possible(node)
-        self.fit.impossible(Node(elements=node.elements), path, "a map")
+        self.fit.no_elements(node, path, "a map")
         key = field.message_type.fields_by_name["key"]
         value = field.message_type.fields_by_name["value"]
         for name, wanted in node.children.items():
             self.fit.possible(wanted)
             if value.type != ops.MESSAGE:
                 what = f"of type {_type_name(value)}"
-                self.fit.within(wanted, child(path, name), what)
+                self.fit.no_parts(wanted, child(path, name), what)
         row = _field_row(
             field,
             ops.MAP,
@@ -360,11 +361,13 @@ class _Walk:
         `row` is the field's row of `fields`. A field with presence is just absent.
         """
         if field.is_repeated:
+            # An empty list is there, with no elements; where a single value is wanted, it is OTHER.
             state = row[ops.STATE]
             head_kind = MAP if _is_map(field) else LIST
             heads = [(row[ops.OUTER], OTHER, -1), (row[ops.HEAD], head_kind, 0)]
             if node.many and node.elements is not None:
                 heads.append((node.list_slot, LIST, 0))
+            # See `Missing`: by its state the scanner knows whether the list had a value.
             return [
                 (-1, state, slot, kind, start, -1)
                 for slot, kind, start in heads
@@ -454,8 +457,10 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
     names_messages = True
 
     def __init__(self, tree: Node | None) -> None:
+        """`tree` has the wanted fields; None: `decode` returns all, and the scanner logs none."""
         super().__init__(ProtobufProgram(tree or Node()))
         self._tree = tree
+        # Compiled once, whichever of its messages the records name.
         self._schemas: dict[Schema, ProtobufSchema] = {}
         # upb's classes of messages, by the number that `add` returns.
         self._classes: list[Any] = []
@@ -471,8 +476,6 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
             descriptor = source.message(indexes_of(message))
             root, fit = self._builder.add(descriptor, source.compiled)
             kind = message_factory.GetMessageClass(descriptor)
-        except MissingImports as error:
-            raise Unreadable(error.names) from None
         except (ValueError, RecursionError):
             raise Unreadable from None
         number = self._accept(root, fit)

@@ -34,6 +34,7 @@ from typing import Any, TypeAlias
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
+from workers.events.formats.fitting import Unreadable
 from workers.events.schemas import Schema
 
 File: TypeAlias = descriptor_pb2.FileDescriptorProto
@@ -55,14 +56,6 @@ _NO_ENUM = re.compile(r'"\.?([\w.]+)" is not an enum type\.')
 _TYPE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 
 
-class MissingImports(ValueError):
-    """Nothing provides these imports, and what is wanted may need them."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__("no Protobuf schema: imports are missing")
-        self.names = tuple(names)
-
-
 @dataclass(frozen=True)
 class Compiled:
     """The main file of a schema, preceded by its imports.
@@ -78,7 +71,10 @@ class Compiled:
 
 
 def compile_schema(schema: Schema) -> Compiled:
-    """Compile a schema; raise ValueError, without its content, if it cannot be used."""
+    """Compile a schema; raise ValueError, without its content, if it cannot be used.
+
+    Or Unreadable, if it needs imports that nothing provides, even with stubs.
+    """
     texts: dict[str, str] = {}
     files: dict[str, File] = {}
     main = _MAIN
@@ -127,7 +123,7 @@ def compile_schema(schema: Schema) -> Compiled:
         if not more:
             break
         stubs |= more
-    raise MissingImports(missing)
+    raise Unreadable(missing)
 
 
 def _descriptor(text: str) -> File | None:
@@ -193,15 +189,12 @@ def _write_text(folder: pathlib.Path, name: str, text: str) -> None:
 def _bundled_paths() -> list[str]:
     """Return protoc options for files that registries do not store: Google's and Confluent's."""
     places = [pathlib.Path(__file__).with_name("protos")]
+    # protoc brings google/protobuf in a folder of its own; the folder that has google/type is found
+    # from that one, if its package is installed.
     for package, inner in (("grpc_tools", "_proto"), ("google.type", "../..")):
-        try:
-            spec = find_spec(package)
-        except ModuleNotFoundError:
-            spec = None
-        for place in (
-            (spec.submodule_search_locations or []) if spec is not None else []
-        ):
-            places.append(pathlib.Path(place, inner).resolve())
+        spec = find_spec(package)
+        folders = None if spec is None else spec.submodule_search_locations
+        places += [pathlib.Path(folder, inner).resolve() for folder in folders or ()]
     return [f"--proto_path={place}" for place in places]
 
 
@@ -306,11 +299,12 @@ def _stub(name: str, short: str, stubs: Mapping[str, str]) -> str:
     `name` is its full name, `short` the last part, and `stubs` says of each whether it is an enum.
     """
     if stubs[name] == "enum":
-        # The one value an enum must have. It is in the scope of the package: no other may have it.
+        # An enum must have a value. Values share their package's namespace: hence the long name.
         return f"enum {short} {{ QUIETCOUNT_{name.replace('.', '_')} = 0; }}"
     prefix = name + "."
     inner = [each for each in stubs if each.rpartition(".")[0] == name]
     nested = " ".join(_stub(each, each.removeprefix(prefix), stubs) for each in inner)
+    # Extensions, since the schema may extend this type.
     return f"message {short} {{ extensions 1 to max; {nested} }}"
 
 
@@ -324,13 +318,14 @@ def _certain_part(
 
     `of_registry` has the names of the schema's own files and its references.
     """
+    # At most one file of stubs for each stub (`_stub_files`).
     stub_files = {*missing, *(_STUB.format(number) for number in range(len(stubs)))}
     # Full names, with a dot before them as descriptors have them, by file.
     types = {
         file.name: {f".{name}" for name in _type_names(file.package, file)}
         for file in files
     }
-    # Of the files that come with protobuf.
+    # Of the bundled files.
     known = {*chain(*(types[name] for name in types.keys() - of_registry - stub_files))}
     unread: set[tuple[str, str]] = set()
     for file in files:
@@ -356,21 +351,21 @@ def _type_names(scope: str, holder: Any) -> Iterator[str]:
 
 
 def _is_certain(
-    scope: str, certain: set[str], stubs: Mapping[str, str], member: Any
+    scope: str, certain: set[str], stubs: Mapping[str, str], kind: str
 ) -> bool:
     """Return whether a field's type would be the same with the missing imports (see the module).
 
-    That is a number or text, a `certain` type, or one that begins with `scope`, the package of the
-    field's file, with dots around it.
+    `kind` is the type's full name with a dot before it, "" for a number or text. Certain are types
+    in `certain`, and those of the field's own package, `scope` (with dots around it), in which
+    names are looked up first; not stubs, since a missing import defines these types.
     """
-    kind = member.type_name
-    if kind[1:] in stubs:
-        return False
-    return not kind or kind in certain or bool(kind.startswith(scope))
+    return kind[1:] not in stubs and (
+        not kind or kind in certain or kind.startswith(scope)
+    )
 
 
 def _prune(
-    message: Any, name: str, is_certain: Callable[[Any], bool]
+    message: Any, name: str, is_certain: Callable[[str], bool]
 ) -> Iterator[tuple[str, str]]:
     """Drop the fields of a message, of this full name, with types that are not certain.
 
@@ -379,41 +374,39 @@ def _prune(
     """
     # A map is a repeated field of messages that are nested here: these must be certain as well.
     entries = {f".{name}.{inner.name}": inner for inner in message.nested_type}
-    certain: list[Any] = []
+    dropped: list[int] = []
     cleared: set[int] = set()
-    for member in message.field:
+    for index, member in enumerate(message.field):
         entry = entries.get(member.type_name)
         needed = [member]
         if entry is not None and entry.options.map_entry:
             needed += entry.field
-        if all(map(is_certain, needed)):
-            certain.append(member)
+        if all(is_certain(each.type_name) for each in needed):
             continue
+        dropped.append(index)
         yield name, member.name
         if member.HasField("oneof_index"):
             cleared.add(member.oneof_index)
     # A record may have set a dropped member of a oneof after one that is kept, which it clears.
-    for member in certain:
+    for member in message.field:
         if member.HasField("oneof_index") and member.oneof_index in cleared:
             yield name, member.name
-    if len(certain) < len(message.field):
-        _keep_fields(message, certain)
+    _drop_fields(message, dropped)
     for inner in message.nested_type:
-        # Indexes of records count the entries of maps, and without a value they are invalid.
+        # The entries of a dropped map stay, whole: records name a message by its index among all
+        # nested ones, and an entry without its value would be invalid.
         if not inner.options.map_entry:
             yield from _prune(inner, f"{name}.{inner.name}", is_certain)
 
 
-def _keep_fields(message: Any, kept: Sequence[Any]) -> None:
-    """Leave a message only some of its fields, and the oneofs of these."""
-    fields = [type(each).FromString(each.SerializeToString()) for each in kept]
-    used = sorted({each.oneof_index for each in fields if each.HasField("oneof_index")})
-    oneofs = [message.oneof_decl[place].name for place in used]
-    del message.field[:]
-    del message.oneof_decl[:]
-    for name in oneofs:
-        message.oneof_decl.add(name=name)
-    for each in fields:
-        if each.HasField("oneof_index"):
-            each.oneof_index = used.index(each.oneof_index)
-    message.field.extend(fields)
+def _drop_fields(message: Any, dropped: Sequence[int]) -> None:
+    """Drop the fields of these ascending indexes, and the oneofs that have no field left."""
+    for index in reversed(dropped):
+        del message.field[index]
+    members = [each for each in message.field if each.HasField("oneof_index")]
+    left = sorted({member.oneof_index for member in members})
+    for index in reversed(range(len(message.oneof_decl))):
+        if index not in left:
+            del message.oneof_decl[index]
+    for member in members:
+        member.oneof_index = left.index(member.oneof_index)

@@ -191,6 +191,7 @@ class FormatReader:
             return ready.data, scan_records(begin, out)
 
         def decode(row: int) -> object:
+            """Return a record of the batch, decoded, or raise ValueError(reject reason)."""
             if row in ready.refused:
                 raise ValueError(ready.refused[row])
             start, stop = ready.payloads[row].tolist()
