@@ -204,6 +204,7 @@ class Json(JsonDecoder):
         )
 
         def scan(begin: int, out: Output) -> tuple[Bytes, int]:
+            """Scan a part; return the bytes, decoded texts behind them, and where to resume."""
             # Decoding never lengthens a text: one record always has room.
             decoded = np.empty_like(data)
             done, filled = scanner.scan_all(*batch, decoded, begin, out)

@@ -91,7 +91,8 @@ class Projection(Frozen):
     def numbers(self, record: object) -> dict[str, list[float | Decimal]]:
         """Return, by view of sums, the numbers in a record that it adds up, one for each item.
 
-        They are exact, where an `Event` has them in steps. Nothing for a reject.
+        As written: an `Event` has them as clamped steps. `check` shows how many a range clamps.
+        Nothing for a reject.
         """
         if isinstance(self.event(record), str) or not isinstance(record, Mapping):
             return {}
@@ -140,16 +141,14 @@ Cache = dict[object, Any]
 
 
 class _ViewProjection(Frozen):
-    """The rule of one view. What it returns per item is a label, or a bucket number with edges.
-
-    `may_lack_items`: absent or null items are none, and no reject (`events.missing = "empty"`).
-    """
+    """The rule of one view. What it returns per item is a label, or a bucket number with edges."""
 
     def __init__(self, view: View, may_lack_items: bool) -> None:
+        """`may_lack_items`: absent or null items mean none, and no reject (`events.missing`)."""
         self._view = view
         self._may_lack_items = may_lack_items
         self._number_path = view.number
-        # What decides the items, for the cache.
+        # Views of which these are equal read the same items: a key of the `Cache` of a record.
         self._items_key = view.items, view.count, view.edges
         self._rounding = None if view.sum is None else Rounding(view.sum)
         self._where = tuple(
@@ -402,7 +401,7 @@ def number_of(value: object) -> float | None:
 def bucket(edges: Sequence[float], value: object) -> int:
     """Return the bucket of a number: how many of the ascending edges are at most that number."""
     number = number_of(value)
-    assert number is not None, "looked at before"
+    assert number is not None  # else the event is a reject (`_fault`)
     return bisect_right(edges, number)
 
 
@@ -502,16 +501,10 @@ def _is_unicode(value: object) -> bool:
 
 def _text(value: str | int) -> str:
     """Return a value in label form, as its vocabulary knows it."""
-    return _digits(value) if type(value) is int else as_label(value)
-
-
-def _digits(value: int) -> str:
-    # Python refuses to print huge integers; this text is longer than any label.
-    return (
-        str(value)
-        if value.bit_length() <= _LABEL_BITS_MAX
-        else "9" * (LABEL_BYTES_MAX + 1)
-    )
+    if type(value) is int and value.bit_length() > _LABEL_BITS_MAX:
+        # Longer than any label, as its digits would be: Python refuses to print so many.
+        return "9" * (LABEL_BYTES_MAX + 1)
+    return as_label(value)
 
 
 def _name(path: Path) -> str:

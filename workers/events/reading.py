@@ -189,6 +189,7 @@ class Reading:
         )
         written = np.empty(WRITTEN_EXPECTED, dtype=np.uint8)
         read = Logs(readonly_contiguous(logs.data), rows, ends, written)
+        # Scratch of the kernel.
         row_of = _longs(layout.slots)
         added = _longs(columns)
         begin = 0
@@ -199,7 +200,8 @@ class Reading:
             )
             if begin == n:
                 break
-            # It stopped for want of room for labels, or else for `written`.
+            # It stopped for want of room: for labels if the longest event might not fit in any
+            # column, else for `written`.
             if room < len(rows) and int(spans.used.max(initial=0)) + longest > room:
                 room = min(len(rows), 2 * room)
                 spans = spans._replace(
@@ -223,7 +225,7 @@ class Reading:
             self.rejects.append(Reject(self.start + row, event))
             return
         if event.time < 0 and layout.names:
-            return  # no view needs its time, and it moves no clock
+            return  # no view includes it, and without a time it moves no clock
         spans.status[row] = READ
         if layout.time_slot >= 0:
             spans.times[row] = event.time
@@ -231,6 +233,7 @@ class Reading:
             spans.users[row] = self._text(event.user)
         if not event.views:
             return
+        # "", unless a view that includes the event has its key in a field.
         spans.keys[:, row] = 0
         # By column, for the views that share it: the first of the event's labels, and how many.
         added: dict[int, tuple[int, int]] = {}
@@ -245,10 +248,11 @@ class Reading:
                 spans.keys[key, row] = self._text(values.key)
             if column not in added:
                 more = self._more_labels[column]
-                # `finish` puts these labels behind the kernel's.
+                # `finish` puts these labels, of two numbers each, behind the kernel's.
                 start = int(spans.used[column]) + len(more) // 2
                 added[column] = start, len(values.labels)
                 for label in values.labels:
+                    # Start and stop of a text, or the number of a bucket.
                     more.extend(
                         self._text(label) if isinstance(label, str) else (label, 0)
                     )
@@ -347,13 +351,16 @@ class EventReader(Frozen):
     def decode_all(
         self, records: Records, row: int, fmt: Format | None = None
     ) -> object:
-        """Return a record with all fields (Protobuf: wanted ones), or raise ValueError(reason)."""
+        """Return a record as plain objects, or raise ValueError(reason); for `check`.
+
+        JSON and Avro have all fields; Protobuf and JSON behind a schema id only the wanted ones.
+        """
         if fmt is None:
             return self._json.decode_all(records.value(row) or b"")
-        # A batch of one record, of which nothing is scanned.
-        nothing = np.zeros(1, dtype=np.bool_)
+        # A batch of this record alone; with no `plain` one, nothing is scanned.
+        plain = np.zeros(1, dtype=np.bool_)
         return next(
-            fmt.scan(records.data, records.values[row : row + 1], nothing)
+            fmt.scan(records.data, records.values[row : row + 1], plain)
         ).decode(0)
 
     def _with_key(self, records: Records) -> Bools | None:
@@ -590,7 +597,7 @@ class SourceReader:
         `keys` are the codes of stream keys by key of the layout, `labels` those of the column.
         """
         layout = self._reader.layout
-        views = [view for view, of in enumerate(layout.column_of) if of == column]
+        views = [view for view, its in enumerate(layout.column_of) if its == column]
         view_starts = [_select(reading.label_starts[view], accepted) for view in views]
         view_counts = [_select(reading.label_counts[view], accepted) for view in views]
         starts = view_starts[0]
@@ -598,34 +605,37 @@ class SourceReader:
         for other_starts, other in zip(view_starts[1:], view_counts[1:], strict=True):
             if int(counts.min(initial=0)) > UNSEEN:
                 break  # the views so far include all events
-            # All views that include an event share the location of its labels.
+            # All views that include an event share the location of its labels; UNSEEN is below all
+            # counts.
             starts = np.where(counts == UNSEEN, other_starts, starts)
             counts = np.maximum(counts, other)
-        shared = None
+        # A label that an event repeats has the sum of its counts, but the first of its numbers.
+        repeated = ADDED_UP if layout.items_of[column].sum is None else FIRST
+        key = layout.key_of[views[0]]
+        shared = self._encoders[column].columns(
+            _select(keys[key], accepted),
+            self._key_names[key].vocabulary,
+            starts,
+            counts,
+            labels,
+            reading.amounts[column],
+            repeated=repeated,
+        )
         for view, own_counts in zip(views, view_counts, strict=True):
-            key = layout.key_of[view]
-            codes = _select(keys[key], accepted)
-            names = self._key_names[key].vocabulary
-            if shared is None:
-                repeated = ADDED_UP if layout.items_of[column].sum is None else FIRST
-                shared = self._encoders[column].columns(
-                    codes,
-                    names,
-                    starts,
-                    counts,
-                    labels,
-                    reading.amounts[column],
-                    repeated=repeated,
-                )
             if own_counts is counts:
-                # No other view had to add events to the first one's.
+                # The first view, to whose events no other one had to add any.
                 yield layout.names[view], shared
-            else:
-                included = own_counts != UNSEEN
-                yield (
-                    layout.names[view],
-                    replace(shared, keys=codes, key_names=names, included=included),
-                )
+                continue
+            key = layout.key_of[view]
+            yield (
+                layout.names[view],
+                replace(
+                    shared,
+                    keys=_select(keys[key], accepted),
+                    key_names=self._key_names[key].vocabulary,
+                    included=own_counts != UNSEEN,
+                ),
+            )
 
 
 def _select(column: NDArray[A], events: Longs | None) -> NDArray[A]:

@@ -77,7 +77,7 @@ class SchemaWaiter(Protocol):
 
 
 class AlwaysOpen:
-    """A waiter that is never closed, and whose progress nobody watches."""
+    """The `SchemaWaiter` of commands and tests, which nobody closes or watches."""
 
     def check_open(self) -> None: ...
 
@@ -85,7 +85,7 @@ class AlwaysOpen:
 
 
 class CommandWait(AlwaysOpen):
-    """A command that raises `refusal` after `patience_s`."""
+    """The wait of a command for the registry, which gives up after `patience_s`, with `refusal`."""
 
     def __init__(self, patience_s: float, refusal: SettingsError) -> None:
         self._deadline = time.monotonic() + patience_s
@@ -140,6 +140,7 @@ def _bound_answers(client: Any) -> None:
             self._stream = stream
 
         def __iter__(self) -> Iterator[bytes]:
+            """Yield the answer as it comes; raise once it is too long, or comes for too long."""
             left = _ANSWER_BYTES_MAX
             until_s = time.monotonic() + _ANSWER_S
             for piece in self._stream:
@@ -298,6 +299,7 @@ class Registry:
         for each in schema.references or ():
             if each.name in found or each.name in above:
                 continue
+            # Too many to fetch: as if one were missing, the records become rejects.
             if len(above) > _REFERENCES_DEEP or len(found) >= _REFERENCES_MAX:
                 raise _UnknownId
             inner = self._client.get_version(each.subject, each.version).schema
