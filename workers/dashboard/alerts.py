@@ -177,7 +177,11 @@ class _Rule:
         return seen is None or seen.end < snapshot.end
 
     def take(self, snapshot: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Look at a snapshot, as parsed JSON; yield a message for each new alarm."""
+        """Look at a snapshot, as parsed JSON; yield a message for each new alarm.
+
+        That is an item which exceeds the limit by more than the margin, and has not stayed above
+        the limit since its last alarm.
+        """
         alert = self.alert
         key = snapshot["key"]
         measured = _measure(alert, snapshot)

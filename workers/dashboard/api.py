@@ -896,6 +896,7 @@ def json_errors(handler: Handler) -> Handler:
     """Return a handler that does the same, and answers errors of queries as JSON."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
+        """Answer as `handler` does; an error of a query becomes its HTTP status and JSON."""
         try:
             return await handler(request)
         except (BadQuery, AnswerTooLarge) as error:

@@ -40,8 +40,9 @@ class History:
     def __init__(self, ticks: int = TICKS, max_bytes: int = MAX_BYTES) -> None:
         self.ticks = ticks
         self._max_bytes = max_bytes
-        # Newest last.
+        # The snapshots of a stream, newest last.
         self._recent: dict[Stream, deque[SeenSnapshot]] = {}
+        # The bytes of their JSON, by stream and in all.
         self._bytes: Counter[Stream] = Counter()
         self.bytes = 0
         # Of the snapshot that was added last: they are numbered in order of arrival.
@@ -149,7 +150,9 @@ class Viewer:
     def __init__(self, wanted: Filter) -> None:
         self.wanted = wanted
         self.closed = False
+        # Encoded events by `place`, oldest first.
         self._waiting: dict[object, bytes] = {}
+        # Set while an event waits, and once the viewer is closed.
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
@@ -186,14 +189,15 @@ class Hub:
         self.history = History()
         # Begins the ids of events, so that those of another run of the server are recognized.
         self.run = secrets.token_hex(4)
+        # Of the connection to Kafka (`feed`), and of the history on disk, as viewers were told.
         self.state: Mapping[str, object] = {"kafka": "connecting"}
+        self.history_state: Mapping[str, object] | None = None
         # Histograms whose newest snapshots are not all in memory, and those without a topic.
         self.unread: Collection[str] = frozenset()
         self.missing: Collection[str] = frozenset()
         #: What the worker last said of its budget.
         self.budget: PublicBudget | None = None
         self.outage = Outage()
-        self.history_state: Mapping[str, object] | None = None
         self._viewers: set[Viewer] = set()
         # The encoded event of each stream's newest snapshot, by the `top` of viewers.
         self._events: dict[Stream, dict[int | None, bytes]] = {}

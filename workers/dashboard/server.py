@@ -45,6 +45,7 @@ class Tls:
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
         self._key = key
+        # When the files that are in use were written.
         self._loaded = self._times()
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
@@ -233,6 +234,7 @@ def run_dashboard(
     dashboard = Dashboard(settings, host=host, port=port, readers=readers, tls=tls)
 
     async def main() -> None:
+        """Serve until a signal comes."""
         stopped = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)

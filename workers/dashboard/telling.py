@@ -74,6 +74,7 @@ class Teller:
                 self._queues.setdefault(destination, deque(maxlen=WAITING_MAX))
         # Each is set while something may be in the queue.
         self._events = {destination: asyncio.Event() for destination in self._queues}
+        # Held while the file is written (`_save`).
         self._saving = asyncio.Lock()
         self._producer = AnsweredProducer(settings.connection, ANSWER_S)
         # Whether the file could not be written last time, which is logged once.

@@ -315,6 +315,7 @@ class Ceiling:
 
     @property
     def period(self) -> str:
+        """What messages call a period, such as "any 30d"."""
         return (
             "an epoch"
             if self.period_ms is None

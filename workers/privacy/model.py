@@ -51,8 +51,9 @@ class Bucket(Record, frozen=True):
 class Change(Record, frozen=True):
     """Noise of a count's change over a window, which is `ms` or `ticks` long.
 
-    It is computed for windows that end at `ticks_computed` ticks of the epoch, the last one among
-    them. `apart_sd` is what `rms_sd` would be if the counts at its two ends had independent noise.
+    It is computed for windows that end at `ticks_computed` ticks of the epoch, among them the last
+    (`last_sd`). `apart_sd` is what `rms_sd` would be if the counts at the two ends of a window had
+    independent noise.
     """
 
     ms: int
@@ -182,7 +183,8 @@ class CounterChoice(Record, frozen=True):
 class EndChoice(Record, frozen=True):
     """Effect of an `end_share` (None: not set) on the noise over an epoch, at the same cost.
 
-    `chosen`: it is the one in use. `offset` is how many places before tick 1 the counter begins.
+    `chosen`: it is the one in use; `recommended`: the best, if any is worth it. `offset` is how many
+    places before tick 1 the counter begins; `curve` is over the epoch, `last_...` at its end.
     """
 
     end_share: float | None
@@ -362,7 +364,9 @@ class RankChoice(Record, frozen=True):
 class HistogramPlan(Record, frozen=True, kw_only=True):
     """Everything that `plan` says of one histogram; `keys` and `domain` are numbers of them.
 
-    `keys` None: any stream key; `domain` None: labels are not declared.
+    `keys` None: any stream key; `domain` None: labels are not declared; `horizon` None: epochs do
+    not end. `parameters` are all public ones of the mechanism. `counters`, `ends` and `mechanisms`
+    are what else could be set; `advice` says which of it is worth it.
     """
 
     name: str

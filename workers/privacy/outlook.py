@@ -235,7 +235,10 @@ def _second_epsilon(
     fixed: Sequence[Charge],
     newest_ms: int,
 ) -> float | None:
-    """Return the largest epsilon, to two digits, with which another `config` fits without end."""
+    """Return the largest epsilon of `_EPSILONS` with which another `config` fits without end.
+
+    None: not even the least does. `running` and `fixed` charges are those of the module.
+    """
     low = 0
     high = len(_EPSILONS)
     most = None

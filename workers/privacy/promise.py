@@ -109,7 +109,10 @@ _NEW_LIMIT = "limits what is published from then on, with all that was charged b
 
 
 def changes(old: Settings, new: Settings) -> Iterator[Change]:
-    """Yield what differs between the promise's settings of two files, section by section."""
+    """Yield what differs between the promise's settings of two files, and what that alters.
+
+    The page to be signed lists it, section by section.
+    """
     old_sections = promise_settings(old)
     new_sections = promise_settings(new)
     new_stream = old.worker.name != new.worker.name

@@ -101,6 +101,7 @@ class Generation(Record, frozen=True):
     Without epochs it has `windows` (ms), and that is the cost of all of them, for ever. If it then
     protects users, it is the cost of one period of `user_period` ticks, and `epochs` are periods.
     `published_from` and `published_to` are when its first tick begins and its last one ends, ms.
+    `epochs` lists the newest of the `epochs_begun`.
     """
 
     generation: int

@@ -94,10 +94,11 @@ class HistoryFile:
         self._queries = queries
         self._table = table
         self._format = format
-        # Of the whole Parquet file; pieces have a number behind its name.
+        # Of the whole Parquet file; the files of pieces have a number behind its name.
         self._path = directory / f"{next(_NUMBERS)}"
         self._parts: list[Path] = []
         self.complete = True
+        # What `plan` chose: for each piece a query, and the places of its ticks.
         self._pieces: list[tuple[HistoryQuery | EpochsQuery, list[int]]] = []
 
     def plan(self, cursor: Database, reading: float | None) -> None:
@@ -121,7 +122,10 @@ class HistoryFile:
         query: HistoryQuery | EpochsQuery,
         reading: float | None,
     ) -> int:
-        """Choose a stream's ticks, cut them into pieces, and return how many rows they have."""
+        """Choose a stream's ticks, cut them into pieces, and return how many rows they have.
+
+        `reading` is that of `plan`.
+        """
         stored = locate(cursor, query.stream)
         heads = _heads_of_answer(stored, query)
         ticks = cursor.execute(

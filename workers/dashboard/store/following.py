@@ -142,12 +142,13 @@ class Follower:
         self._topics = settings.topics
         self._writer = writer
         self._backlog = backlog
+        # How far each partition was read.
         self._partitions: dict[Partition, _Reading] = {}
         # The next transaction: snapshots, their bytes, and partitions whose position has moved.
         self._piece: list[Arrival] = []
         self._bytes = 0
         self._moved: set[Partition] = set()
-        # What the feed has read before is read from Kafka.
+        # Its records need not follow on what is stored: read all before them from Kafka first.
         backlog.restart()
 
     @property
@@ -194,7 +195,7 @@ class Follower:
         yield from messages
 
     def _receive(self, message: Message) -> None:
-        """Add a record to what `_store` writes next; skip what is stored already."""
+        """Add the snapshot that a record completes to what `_store` writes, unless it is stored."""
         where = place_of(message)
         offset = message.offset() or 0
         reading = self._partitions.get(where)
@@ -238,7 +239,10 @@ class Follower:
     def _find_positions(
         self, consumer: Consumer, partitions: Iterable[Partition]
     ) -> None:
-        """Begin to read all partitions, from their stored positions or else their first offsets."""
+        """Begin to read all partitions, from their stored positions or else their first offsets.
+
+        Where records were removed before they were read, note a gap.
+        """
         existing = describe(self._connection, self._topics)
         positions = self._writer.positions()
         self._partitions = {}

@@ -131,6 +131,7 @@ class Store:
         self._room_tries = 0
         # By level: the newest tick's end, ms, when it was thinned last.
         self._thinned_ms: dict[str, int] = {}
+        # Which part of the topics has been read, and what the API shows of the history.
         self.reading: float | None = 0.0
         self.state: Mapping[str, object] = MappingProxyType(
             {"state": "off", "why": OPENING}

@@ -259,6 +259,7 @@ class _Batch:
     """
 
     def __init__(self) -> None:
+        # Rows of the tables of these names.
         self.heads: list[tuple[object, ...]] = []
         self.streams: list[tuple[object, ...]] = []
         self.series: list[tuple[object, ...]] = []

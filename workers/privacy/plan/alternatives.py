@@ -255,7 +255,10 @@ def counter_choices(
 def _counters(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
-    """Yield the counters for running counts, the one in use first, with their noise beside its."""
+    """Yield the counters for running counts, the one in use first, whose noise is `noise`.
+
+    Those that these settings do not allow are there too, with the reason.
+    """
     ticks = config.horizon_ticks
     in_use = (config.counter, config.radix or KINDS[config.counter].radixes(ticks)[0])
     choices = [(name, radix) for name in KINDS for radix in KINDS[name].radixes(ticks)]

@@ -273,13 +273,12 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     # Whether rows are dropped after every tick.
     passing = mechanism.about.family == "tick" and not domain
     disk = _DISK_FIXED + label
-    if config.without_epochs:
-        # Counts are stored by hop (a few ticks), beside the rows: see the note of `_memory`.
-        disk += 0 if domain else _DISK_TICKS
-    else:
+    # Without epochs, counts are stored by hop (a few ticks), beside the rows: `_memory` notes it.
+    if not config.without_epochs:
         disk += _DISK_COUNT + extra.state
         disk += 0 if config.sum is None else _DISK_COUNT
-    disk += 0 if domain else _DISK_SHOWN
+    if not domain:
+        disk += _DISK_SHOWN + (_DISK_TICKS if config.without_epochs else 0)
     row = "an item of a stream key that has occurred in the epoch"
     if domain:
         row = "a label of the domain, of each stream key"

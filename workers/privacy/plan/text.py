@@ -709,6 +709,7 @@ def _whole(value: float | None) -> str:
 
 
 def _bytes(value: int) -> str:
+    """Return a number of bytes to three digits, such as "1.25 MB"."""
     for unit, width in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if value >= width:
             return f"{value / width:.3g} {unit}"
