@@ -183,8 +183,8 @@ class CounterChoice(Record, frozen=True):
 class EndChoice(Record, frozen=True):
     """Effect of an `end_share` (None: not set) on the noise over an epoch, at the same cost.
 
-    `chosen`: it is the one in use; `recommended`: the best, if any is worth it. `offset` is how many
-    places before tick 1 the counter begins; `curve` is over the epoch, `last_...` at its end.
+    `chosen`: it is the one in use; `recommended`: the best, if any is worth it. `offset` says how
+    many places before tick 1 the counter begins; `curve` is over the epoch, `last_...` at its end.
     """
 
     end_share: float | None
