@@ -1,4 +1,4 @@
-"""Single records, written outside of transactions: each is waited for until Kafka has it."""
+"""Single records, outside of transactions, such as alerts: each is waited for until it is there."""
 
 from typing import Any
 
@@ -17,6 +17,7 @@ class AnsweredProducer:
     def __init__(
         self, connection: Connection, answer_s: float, **options: object
     ) -> None:
+        """Configure without connecting; for the arguments see the class."""
         self._connection = connection
         self._options = {"message.timeout.ms": int(1000 * answer_s), **options}
         self._producer: Producer | None = None

@@ -286,9 +286,10 @@ def _unknown_option(name: str) -> str:
 
 
 def _option_names() -> Iterator[str]:
-    """Yield the names of librdkafka's options that have a default.
+    """Yield the names of librdkafka's options that have a default, for hints in messages.
 
-    Its Python package does not list them, so they are read from the C library.
+    Its Python package does not list them, so they are read from the C library. Their memory is not
+    freed: the process ends with the message.
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(cimpl.__file__)

@@ -11,6 +11,10 @@ most `PART_RECORDS` records and `PART_BYTES` bytes (or the longest value plus 1 
 decompresses a longer record batch as a stream and truncates a longer record, which is then rejected
 as too large. At most two such buffers exist at a time. A damaged batch ends in
 CorruptRecordException, here or in the shard.
+
+The compiled loop is `records.read_batches`. Its *table* has a row for every batch; its *cursor*, an
+int64 array, keeps how far it has parsed: POSITION is the index of the next record in the data, ROWS
+the number of records that the last call found, BATCH the row of their batch.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from aiokafka.record.util import calc_crc32c, encode_varint
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Longs
 from workers.kafka.decompression import Stream, decompress_into
+from workers.kafka.reading import name_of
 from workers.kafka.records import (
     BATCH,
     LAST_OFFSET,
@@ -74,7 +79,10 @@ _VARINT_BYTES_MAX = 10
 
 
 class RecordSet:
-    """Undecoded record batches of one response; replaces aiokafka's `MemoryRecords`."""
+    """Undecoded record batches of one response, with the methods that aiokafka calls.
+
+    It takes the place of aiokafka's `MemoryRecords`, which would decode them (`keep_raw_batches`).
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = bytes(data)
@@ -99,6 +107,7 @@ class RecordSet:
         return RecordBatch(self._data, start, self._position)
 
     def put_back(self, batch: RecordBatch) -> None:
+        """Have `batch`, which `next_batch` returned last, returned again next."""
         self._position = batch.start
 
     def _length(self) -> int:
@@ -110,8 +119,8 @@ class RecordSet:
 class RecordBatch:
     """A record batch, bytes start..stop of a response, and its header.
 
-    Of a message in an old format (`is_old`) only the offset is read; for the rest these defaults
-    hold. aiokafka reads some of the attributes, so their names are its own.
+    Of a message in an old format (`is_old`) only the offset is read, for the error that refuses it;
+    aiokafka sees the defaults below. It reads some of the attributes, so their names are its own.
     """
 
     record_count = 1
@@ -123,6 +132,7 @@ class RecordBatch:
         self.start = start
         self.stop = stop
         self.is_old = response[start + _MAGIC_AT] < 2
+        # One message, or compressed ones, which begin here.
         if self.is_old:
             self.base_offset = int.from_bytes(response[start : start + 8], signed=True)
             self.next_offset = self.base_offset + 1
@@ -156,6 +166,7 @@ class RecordBatch:
         return next(iter(self))
 
     def validate_crc(self) -> bool:
+        """Return whether the batch has the CRC-32C of its header; aiokafka asks under this name."""
         if self.is_old:
             return bool(self._aiokafka_batch().validate_crc())
         # In C, without the GIL, at 1.8 GB/s.
@@ -170,8 +181,9 @@ class RecordBatch:
         return memoryview(self.response)[self.start + _HEADER.size : self.stop]
 
     def row(self, start: int, stop: int) -> tuple[int, ...]:
-        """Return this batch's row for `read_batches`, if its records are data[start:stop]."""
-        # Under LogAppendTime the broker writes the time of arrival there, for all records.
+        """Return this batch's row of the table, if its records are data[start:stop]."""
+        # Under LogAppendTime the broker writes the time of arrival there, for all records; -1: each
+        # record has its own time.
         append_ms = self._largest_ms if self._attributes & _APPEND_TIME else -1
         return (
             start,
@@ -196,7 +208,7 @@ def _decode(
 
     Records before `fetch_offset` are left out: the broker sends a record batch whole, even if the
     fetch began inside it. `name` is the partition's, for messages; `longest` is the longest value
-    to read, in bytes.
+    to read, in bytes. Raise SettingsError for a message in an old format.
     """
     for batch in batches:
         if batch.is_old:
@@ -217,6 +229,7 @@ def _decode(
             records = records.part(
                 int(np.searchsorted(records.offsets, fetch_offset)), len(records)
             )
+            # The last part reaches to `end`, past records that readers never see.
             if left == 0:
                 yield Batch(start, end, records)
             elif len(records):
@@ -299,7 +312,7 @@ def _parse(
 ) -> Iterator[Records]:
     """Yield the records of decompressed batches, at most `PART_RECORDS` at once.
 
-    Batch i is data[starts[i]:ends[i]], and the batches follow one another.
+    The records of batch i are data[starts[i]:ends[i]], and the batches follow one another.
     """
     spans = zip(batches, starts, ends, strict=True)
     table = np.array(
@@ -319,20 +332,22 @@ def _parse(
 def _stream(batch: RecordBatch, longest: int, buffer_bytes: int) -> Iterator[Records]:
     """Yield the records of a batch of more than `buffer_bytes`, without holding it whole.
 
-    A buffer is filled from the stream, and what is left of a record at its end moves to its
-    beginning. A record that the buffer cannot hold is truncated.
+    Each round fills a buffer from the stream and yields the records that are whole in it; the
+    beginning of the next one moves to the beginning of the buffer. A record that is longer than the
+    buffer is truncated. Parts are deleted before the next is read, so that one is in memory.
     """
     stream = Stream(batch.codec, batch.payload)
     cursor = _start_cursor()
     left = batch.record_count
-    # The further bytes are never filled. If the length of a record is cut off, `read_batches` reads
-    # on there and returns with the rows before; without them it would raise IndexError.
+    # The bytes beyond `buffer_bytes` are never filled. If the length of a record is cut off,
+    # `read_batches` reads on there and returns the records before; else it would raise IndexError.
     data = np.empty(buffer_bytes + _VARINT_BYTES_MAX, dtype=np.uint8)
     filled = 0
     while left:
         filled += stream.read_into(data.data[filled:buffer_bytes])
         for records in _whole_records(data, filled, batch, cursor, left):
             left -= len(records)
+            # Bytes behind the last record.
             if not left and (cursor[POSITION] != filled or stream.has_more()):
                 raise _malformed(batch)
             yield records
@@ -344,10 +359,11 @@ def _stream(batch: RecordBatch, longest: int, buffer_bytes: int) -> Iterator[Rec
             raise _malformed(batch)
         begin = int(cursor[POSITION])
         if begin:
+            # A copy: the records of the caller are views of `data`.
             data = _resized(data[begin:filled], len(data))
             filled -= begin
         else:
-            # One record is longer than the buffer: read it again from its beginning.
+            # This one record is longer than the buffer: read it again from its beginning.
             stream.unread(data.data[:filled])
             del data
             records = _truncated(stream, batch, longest, buffer_bytes, cursor)
@@ -358,6 +374,7 @@ def _stream(batch: RecordBatch, longest: int, buffer_bytes: int) -> Iterator[Rec
             del records
             data = np.empty(buffer_bytes + _VARINT_BYTES_MAX, dtype=np.uint8)
             filled = 0
+        # The next record begins where the buffer does.
         cursor[POSITION] = 0
 
 
@@ -380,15 +397,16 @@ def _whole_records(
 def _truncated(
     stream: Stream, batch: RecordBatch, longest: int, buffer_bytes: int, cursor: Longs
 ) -> Records:
-    """Read a record of over `buffer_bytes`, with its value cut (or padded) to just over `longest`.
+    """Read a record of over `buffer_bytes`, with its value made just longer than `longest` bytes.
 
-    So it is rejected as too large, as any longer value is, and is never in memory whole. A key or
-    headers that a reject would not keep are dropped. The record is encoded again and parsed like
-    all others, which checks it and moves `cursor` past it.
+    So it is rejected as too large, and is never in memory whole. A longer value is cut. A shorter
+    one (the key or the headers are what is long) is padded with zeros. A key or headers that a
+    reject would not keep are dropped. The record is encoded again and parsed like all others, which
+    checks it and moves `cursor` past it.
     """
     length = stream.read_varint()
     end = stream.position + length
-    # A shorter one would have fit, with its length.
+    # A shorter one would have fit, together with the varint of its length.
     if not buffer_bytes - _VARINT_BYTES_MAX < length <= _RECORD_BYTES_MAX:
         raise _malformed(batch)
     attributes = stream.read(1)
@@ -405,7 +423,7 @@ def _truncated(
     rest = end - stream.position
     if rest < 1:
         raise _malformed(batch)
-    # Headers that are too long: their number, 0.
+    # In place of headers that are too long: the number of headers, 0.
     headers = stream.read(rest) if rest <= _HEADERS_BYTES else b"\0"
     stream.skip(end - stream.position)
     body = b"".join(
@@ -437,9 +455,9 @@ def _encoded_varint(number: int) -> bytes:
 
 
 def _start_cursor() -> Longs:
-    """Return the cursor of `read_batches` before the first record."""
+    """Return the cursor of `read_batches` before the first record: zeros, but for LAST_OFFSET."""
     cursor = np.zeros(5, dtype=np.int64)
-    # Offsets must ascend from this on.
+    # Offsets must ascend from it on, and the first may be 0.
     cursor[LAST_OFFSET] = -1
     return cursor
 
@@ -449,8 +467,7 @@ def _next_records(
 ) -> tuple[Records, bool]:
     """Return the next `n` records, and whether all were there, none malformed.
 
-    Else only the first `cursor[ROWS]` rows are filled. `table` are the rows of `read_batches`, one
-    for each batch; `cursor` moves on.
+    If not, only the first `cursor[ROWS]` of them are filled. `cursor` moves past these.
     """
     keys, values = np.empty((2, n, 2), dtype=np.int64)
     times, offsets = np.empty((2, n), dtype=np.int64)
@@ -491,10 +508,10 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
             records._records,
             records._aborted_transactions,
             records.next_fetch_offset,
-            None,
-            None,
-            records._check_crcs,
-            records._isolation_level,
+            key_deserializer=None,
+            value_deserializer=None,
+            check_crcs=records._check_crcs,
+            isolation_level=records._isolation_level,
         )
         records._records_iterator = taken._records_iterator = None
         return taken
@@ -518,18 +535,20 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
                 break
             # Not the last record's offset: compaction may have removed later records.
             self.next_fetch_offset = max(self.next_fetch_offset, batch.next_offset)
-            # Compaction keeps empty batches, to preserve producer state.
+            # Compaction keeps empty batches, to preserve producer state. Those that the shard does
+            # not get are checked here.
             if self._hidden(batch) or batch.record_count == 0:
                 if self._check_crcs and not batch.validate_crc():
                     raise CorruptRecordException(f"Invalid CRC - {self._tp}")
             elif batch.record_count < 0:
                 raise _malformed(batch)
+            # Else all its records are before the position.
             elif batch.next_offset > fetch_offset:
                 batches.append(batch)
                 record_count += batch.record_count
         decode = partial(
             _decode,
-            f"{self._tp.topic}[{self._tp.partition}]",
+            name_of(self._tp),
             batches,
             start,
             self.next_fetch_offset,
@@ -544,8 +563,10 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         Ask once of every batch, in order: a control batch ends its producer's aborted transaction.
         """
         is_control = batch.is_control_batch
+        # Batches in an old format have no producer.
         if self._isolation_level != READ_COMMITTED or batch.producer_id is None:
             return is_control
+        # Transactions that were aborted, and begin before this batch.
         self._consume_aborted_up_to(batch.base_offset)
         if is_control:
             if self._contains_abort_marker(batch):

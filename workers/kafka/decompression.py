@@ -101,18 +101,21 @@ class Stream:
         return True
 
     def unread(self, data: memoryview) -> None:
-        """Put back what was read last; it is read again next."""
+        """Put back `data`, which was read last; it is read again next."""
+        # After it comes what is left of the present piece.
         self._pieces = chain([self._rest], self._pieces)
         self._rest = data
         self.position -= len(data)
 
     def read(self, length: int) -> bytes:
+        """Return the next `length` bytes, all of them."""
         buffer = bytearray(length)
         if self.read_into(memoryview(buffer)) < length:
             raise CorruptRecordException("a record batch ends within a record")
         return bytes(buffer)
 
     def skip(self, length: int) -> None:
+        """Read past `length` bytes (none, if negative), which need not fit in memory."""
         while length > 0:
             part = self._next(length)
             if not part:
@@ -172,6 +175,7 @@ def _gzip(packed: memoryview) -> Pieces:
 
 
 def _zstd(packed: memoryview) -> Pieces:
+    """Yield pieces of all frames; ZstdError for a frame that needs a larger window."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
     with decompressor.stream_reader(packed, read_across_frames=True) as frames:
         while piece := frames.read(_PIECE):
@@ -220,7 +224,10 @@ def _lz4(packed: memoryview) -> Pieces:
 
 
 def _snappy(packed: memoryview) -> Pieces:
-    """Yield decompressed blocks; refuse one that states more bytes than it can hold."""
+    """Yield decompressed blocks; refuse one that states more bytes than it can hold.
+
+    The library needs a buffer for all of a block, as large as the block says of itself.
+    """
     for block in _snappy_blocks(packed):
         size = cramjam.snappy.decompress_raw_len(block)
         if size > _SNAPPY_RATIO_MAX * len(block):

@@ -35,7 +35,7 @@ from aiokafka.errors import KafkaError as ConsumerError
 
 from workers.kafka.clients import forbidden, text_of, unreachable
 from workers.kafka.offsets import Lag, LogEnd, ReadPosition
-from workers.kafka.reading import Partition
+from workers.kafka.reading import Partition, name_of
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.verdicts import Verdict, verdict_of
@@ -206,7 +206,7 @@ class Handover:
             low, high = bounds[tp]
             if shard.offset is None:
                 shard.offset = shard.committed = low
-            next_record = f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log"
+            next_record = f"{name_of(tp)}: the next record to count is {shard.offset}, but the log"
             if shard.offset > high:
                 self.fail(
                     EXIT_REFUSED,
@@ -283,7 +283,11 @@ class Handover:
         self.on_freed()
 
     def beat(self) -> None:
-        """Record that the event loop is alive; once a second sample every shard's lag."""
+        """Record that the event loop is alive; once a second sample every shard's lag.
+
+        Transactions that hold partitions up by then are noted in the metrics' waits, which the
+        outage watch logs.
+        """
         now_s = self.beat_s = time.monotonic()
         if now_s < self._next_lag_s or self.reader is None:
             return
@@ -295,8 +299,8 @@ class Handover:
             if shard is not None and lag is not None and shard.offset is not None:
                 lag.sample(now_s, shard.offset, reading)
         held_up = {
-            f"{topic}[{partition}]": lag.transaction
-            for (topic, partition), lag in self.lags.items()
+            name_of(tp): lag.transaction
+            for tp, lag in self.lags.items()
             if lag.transaction.holds_up
         }
         whys = {log: transaction.why for log, transaction in held_up.items()}
@@ -311,10 +315,8 @@ class Handover:
         if unassigned_s is not None and now_s - unassigned_s > _JOIN_S:
             waits["the consumer group"] = "it has assigned no partitions"
         if asked_s is not None and now_s - asked_s > _ENDS_S:
-            for topic, partition in self._unanswered:
-                waits[f"the clock of {topic}[{partition}]"] = (
-                    "the log's end is not known"
-                )
+            for tp in self._unanswered:
+                waits[f"the clock of {name_of(tp)}"] = "the log's end is not known"
         self.metrics.waits.note("hand-over", waits)
 
     async def tick(self) -> None:
@@ -333,6 +335,7 @@ class Handover:
             for tp, shard in shards.items()
             if not shard.ends.full and shard.wants_end(now_ms)
         ]
+        # Kept until all logs have answered: `_note_waits` reports how long that takes.
         if self._ends_asked_since_s is None:
             self._ends_asked_since_s = time.monotonic()
         try:
@@ -345,6 +348,7 @@ class Handover:
                 # Not if the partition was given up meanwhile.
                 if self.shards.get(tp) is shards[tp]:
                     shards[tp].ends.note(LogEnd(now_ms, offset))
+            # An idle shard gets no batch with which it would reach its noted ends.
             for tp, reading in self._reader().read_positions().items():
                 current = self.shards.get(tp)
                 if current is not None and current.ends:
@@ -396,7 +400,10 @@ class Handover:
         self._exit_timer.start()
 
     def dispose(self) -> None:
-        """Cancel the exit timer and drop everything large: Faust keeps a reference to this."""
+        """End what outlives the run: the exit timer, references to large objects, noted waits.
+
+        Faust keeps a reference to this, and the process may begin another run.
+        """
         if self._exit_timer is not None:
             self._exit_timer.cancel()
         self.factories.clear()

@@ -91,6 +91,7 @@ class OpenTransaction:
     def sample(self, now_s: float, reading: ReadPosition) -> None:
         """Note how far the log could be read at `now_s` (monotonic)."""
         stable = reading.end if reading.stable is None else reading.stable
+        # Another transaction than before, or none: count from now.
         if stable != self.offset or stable >= reading.end:
             self.offset = stable
             self.since_s = now_s
@@ -99,6 +100,7 @@ class OpenTransaction:
         if reading.fetched_ms != self._fetched_ms:
             self._fetched_ms = reading.fetched_ms
             self._last_seen_s = now_s
+        # What comes before it can still be read: it holds nobody up yet.
         self.hidden = reading.end - stable if reading.position >= stable else 0
 
     @property

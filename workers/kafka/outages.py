@@ -61,7 +61,7 @@ _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECAS
 
 
 def _is_informative(record: logging.LogRecord) -> bool:
-    """Return whether a log line is more than a client's report of a failed attempt."""
+    """Return whether to keep a log line: it is more than a client's report of a failed attempt."""
     source = record.name.partition(".")[0]
     text = record.getMessage()
     if source == "aiokafka":
@@ -128,12 +128,15 @@ class _Watch:
                     is_usable = self._ask(admin, errors)
 
     def _ask(self, admin: AdminClient, errors: list[KafkaError]) -> bool:
-        """Ask once; return whether the same client can ask again."""
+        """Ask once, and look at the partitions if that is due; log what has changed.
+
+        `errors` are those of `admin`, a client. Return whether it can ask again.
+        """
         try:
             # Any broker answers this; describe_cluster asks one, which may be away.
             admin.list_topics(self.topics().names[0], timeout=ASK_S)
         except KafkaException:
-            admin.poll(0)  # serves the callback
+            admin.poll(0)  # appends to `errors`
             self._note_silence(errors)
             return True
         self._answered_s = time.monotonic()
@@ -143,6 +146,7 @@ class _Watch:
             reasons = unavailable(
                 admin, errors, self.topics(), ASK_S, self.ended.is_set
             )
+            # It ended early: these are not all.
             if self.ended.is_set():
                 return False
             self.waits.note(PARTITIONS, reasons)
@@ -234,7 +238,7 @@ def wait_for(
 
     Raises SettingsError if Kafka refuses us or the topic does not exist: once that has lasted for
     `confirm_s`, or for REFUSED_S after an outage, since a broker that has just started may not know
-    everything yet.
+    everything yet. Other errors of Kafka that waiting does not cure are raised at once.
     """
     refused_since_s: float | None = None
     was_away = outage.is_active
@@ -254,6 +258,7 @@ def wait_for(
                     refused_since_s = began_s
                 if began_s - refused_since_s >= (REFUSED_S if was_away else confirm_s):
                     raise
+                # The outage goes on, now with this reason.
                 if was_away:
                     outage.begin(str(error))
         else:

@@ -30,7 +30,7 @@ PARTITIONERS = (MURMUR2, CRC32)
 
 
 def _crc_table() -> NDArray[np.uint32]:
-    """Return uint32 (256,): the CRC-32 of every byte."""
+    """Return uint32 (256,): the CRC-32 of every byte, by its reversed polynomial, bit by bit."""
     table: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = table >> np.uint32(1) ^ (table & np.uint32(1)) * np.uint32(0xEDB88320)
@@ -58,7 +58,7 @@ def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
         k = np.uint32((k ^ k >> np.uint32(24)) * _M)
         h = np.uint32(h * _M) ^ k
         position += 4
-    # One to three bytes are left.
+    # One to three bytes are left, as the lower ones of a number.
     if position < stop:
         for i in range(stop - position - 1, -1, -1):
             h ^= np.uint32(data[position + i]) << np.uint32(8 * i)
@@ -119,8 +119,9 @@ def partitions_of(
 class Placement:
     """Checks that users' records are in the partition where `partitioner` places those users.
 
-    Record keys are users in UTF-8. `placements` has event times (ms), ascending, and the number of
-    partitions from then on; the first holds for all earlier times, too.
+    Record keys are users in UTF-8. The topic may have grown, so `placements` has event times (ms),
+    ascending, each with the number of partitions from then on; the first number holds for all
+    earlier times, too.
     """
 
     partitioner: str
@@ -128,13 +129,14 @@ class Placement:
     placements: Sequence[tuple[int, int]]
 
     def belongs(self, data: Bytes, places: Longs, times: Longs) -> Bools:
-        """Return which users belong in this partition, bool (n,).
+        """Return for each event whether its user belongs in this partition, bool (n,).
 
-        `places`, int64 (n, 2), has their starts and stops in `data`, `times`, int64 (n,), the times
-        of their events in ms.
+        `places`, int64 (n, 2), has the starts and stops of the users in `data`; `times`, int64
+        (n,), are the events' in ms, which decide how many partitions the topic had.
         """
         (_, first), *later = self.placements
         found = partitions_of(data, places, first, self.partitioner)
+        # The last number whose time has come counts.
         for from_ms, partitions in later:
             moved = np.flatnonzero(times >= from_ms)
             if len(moved):

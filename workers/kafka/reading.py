@@ -33,6 +33,13 @@ _LOOK_S = 1.0
 
 
 Partition = tuple[str, int]  # topic, partition
+
+
+def name_of(where: Partition) -> str:
+    """Return how messages name a log, such as "orders[3]"."""
+    return f"{where[0]}[{where[1]}]"
+
+
 # An `on_wait` is called repeatedly while nothing arrives, and may raise to end the wait.
 Callback = Callable[[], None]
 
@@ -50,7 +57,10 @@ class FetchedChunk(NamedTuple):
 def reader(
     connection: Connection, *, uncommitted: bool = False, queued_kb: int = 65_536
 ) -> Iterator[Consumer]:
-    """Yield a consumer for `read_spans`, which fetches up to `queued_kb` ahead."""
+    """Yield a consumer for `bounds_of` and `read_spans`, which fetches up to `queued_kb` ahead.
+
+    `uncommitted`: its end of a log is past open transactions, not before the first.
+    """
     config: dict[str, object] = {
         "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
         "enable.partition.eof": True,
@@ -73,8 +83,8 @@ def bounds_of(
 ) -> tuple[int, int]:
     """Return a log's first offset and its end, for what the consumer may see.
 
-    Under read_committed the first open transaction is the end. Raise if there is no answer for 30
-    s.
+    Under read_committed the first open transaction is the end. Raise KafkaException if there is no
+    answer for 30 s.
     """
     deadline = time.monotonic() + _ASK_S
     log = TopicPartition(topic, partition)
@@ -101,10 +111,12 @@ def end_of(
 
 
 def await_commits(connection: Connection, partitions: Iterable[Partition]) -> None:
-    """Wait until every transaction in these logs has ended; KafkaAway after a minute.
+    """Wait until every transaction that is in these logs now has ended; KafkaAway after a minute.
 
-    A broker acknowledges a commit before read_committed readers see it in every partition.
+    Commands call this first, to read all that was committed: a broker acknowledges a commit before
+    read_committed readers see it in every partition.
     """
+    # Past open transactions; a read_committed reader's end is before them.
     with reader(connection, uncommitted=True) as consumer:
         ends = {where: bounds_of(consumer, *where)[1] for where in partitions}
     deadline = time.monotonic() + _PATIENCE_S
@@ -112,13 +124,14 @@ def await_commits(connection: Connection, partitions: Iterable[Partition]) -> No
         for where, end in ends.items():
             while bounds_of(consumer, *where)[1] < end:
                 if time.monotonic() > deadline:
-                    raise hidden_by_transaction(*where)
+                    raise hidden_by_transaction(where)
                 time.sleep(_POLL_S)
 
 
-def hidden_by_transaction(topic: str, partition: int) -> KafkaAway:
+def hidden_by_transaction(where: Partition) -> KafkaAway:
+    """Return the error for a log of ours whose end is hidden by a transaction without an owner."""
     return KafkaAway(
-        f"{topic}[{partition}]: a transaction is open and has no owner, and hides "
+        f"{name_of(where)}: a transaction is open and has no owner, and hides "
         "what was committed after it began: kafka-transactions.sh finds it and can abort it"
     )
 
@@ -131,15 +144,15 @@ def read_spans(
 ) -> Iterator[FetchedChunk]:
     """Yield the records in `spans` of offsets, up to `max_records` at once, until all have ended.
 
-    Raise after a minute without progress. A span that has ended is deleted from `spans`; the caller
-    may delete others to end them early.
+    Raise KafkaException after a minute without progress. A span that has ended is deleted from
+    `spans`; the caller may delete others to end them early.
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
     consumer.assign(
         [TopicPartition(*where, start) for where, (start, _) in spans.items()]
     )
-    names = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(spans))
+    names = ", ".join(map(name_of, sorted(spans)))
     problem = KafkaError(KafkaError._TIMED_OUT, f"reading {names}")
     deadline = time.monotonic() + _PATIENCE_S
     while spans:
@@ -162,6 +175,7 @@ def read_spans(
                     position = offset + 1 if error is None else offset
                     if position >= end:
                         ended.add(where)
+            # A denied group is no failure: readers need to name one, but never join it.
             elif not is_group_denial(error):
                 failure = KafkaException(error)
                 if error.fatal() or not unreachable(failure):

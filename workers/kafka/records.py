@@ -224,8 +224,9 @@ class Forwarded(Protocol):
 class Records:
     """Records of one partition, as spans of one buffer. Sensitive: the repr shows only a count.
 
-    Fields are as in `Columns`; `offsets` ascend. If `framed`, `data` are record batches, in which
-    headers follow each value; else `data` have keys and values alone.
+    `keys` and `values`, int64 (n, 2), are starts and stops in `data`, -1 for null; `times`, ms
+    since 1970, and `offsets`, which ascend, are int64 (n,). If `framed`, `data` are record batches,
+    in which headers follow each value; else `data` have keys and values alone.
     """
 
     data: NDArray[np.uint8]
@@ -274,6 +275,7 @@ class Records:
         return self._text(self.values[i])
 
     def _text(self, place: Longs) -> bytes | None:
+        """Return the bytes at a row of `keys` or `values`; None for null."""
         start, stop = place.tolist()
         return None if start < 0 else self.data[start:stop].tobytes()
 
@@ -288,6 +290,7 @@ class Records:
         return headers_at(self.data, value_stop, max_bytes)
 
     def part(self, start: int, stop: int) -> Records:
+        """Return the records start..stop - 1, as views of the same data."""
         rows = slice(start, stop)
         return Records(
             self.data,
@@ -363,11 +366,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedRecords:
-    """Undecoded record batches of one partition, which cover its offsets from `start` to `end`.
+    """Undecoded record batches of one partition, from offset `start` to before `end`.
 
-    `record_count` is approximate. `parts`, called in the shard's thread with the longest value to
-    read, in bytes, yields decoded batches; a far longer value is truncated, but stays too long. It
-    raises CorruptRecordException. `shard` will process them: set by the hand-over.
+    `record_count` is approximate: it may include records before `start`. `parts`, called in the
+    shard's thread with the longest value to read, in bytes, yields decoded batches; a far longer
+    value is truncated, but stays too long. It raises CorruptRecordException. The hand-over sets
+    `shard`, which is to process them.
     """
 
     start: int

@@ -4,6 +4,9 @@ open       fence the older owner, read the state to its end, `restore`
 feed       records in, in order; `process` decides when to `transact`
 transact   messages and state changes in one Kafka transaction, then the local copy
 close      drop everything; the next owner reads uncommitted records again
+
+The event loop notes ends of the partition's log, each with its time (`offsets.LogEnds`); a shard
+acts on one, `reached`, when it has processed exactly the records before it.
 """
 
 import asyncio
@@ -73,6 +76,7 @@ class Shard:
         #: Position up to which everything is committed; for lag tools only.
         self.committed: int | None = None
         self.closed = False
+        #: Ends of the log that were noted and not reached yet; the event loop adds them.
         self.ends = LogEnds()
         #: Begin or last progress of the current work (monotonic); None while idle.
         self.busy_since_s: float | None = None
@@ -132,7 +136,7 @@ class Shard:
         self.load_s = time.perf_counter() - started
         # `load` reads only what is committed, and stops at an open transaction; `end` does not.
         if (self.store.offset or 0) < end:
-            raise hidden_by_transaction(*log)
+            raise hidden_by_transaction(log)
         self.restore()
         self.committed = self.offset
         self.last_commit_s = time.monotonic()
@@ -141,6 +145,7 @@ class Shard:
         """Decode and process record batches, part by part; raise CorruptRecordException."""
         parts = fetched.parts(self.longest_value)
         while True:
+            # Decoding is work, too: a failure of it ends the shard.
             with self._work():
                 batch = next(parts, None)
             if batch is None:
@@ -161,7 +166,7 @@ class Shard:
             self._work(),
             self.traces.batch(self.commits(batch), batch.start, batch.end),
         ):
-            # Act on a noted end between the records before and after it.
+            # Act on noted ends between the records before and after them.
             while (end := self.ends.take(batch.end)) is not None:
                 before, batch = batch.split(end.offset)
                 self._process(before)

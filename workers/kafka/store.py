@@ -2,12 +2,11 @@
 
 The changelog is authoritative; the copy avoids reading all of it at every start. After the Kafka
 commit, one RocksDB batch writes the changes and the changelog position they reach, so the copy may
-be behind the changelog but never ahead of it. Batches have no log of their own (WAL): after a kill
-the copy is what RocksDB last flushed, and a file that lost its end makes it older or unreadable. (A
-log is read without what was flushed before it, if the list of flushed files lost that entry.)
-A copy that is damaged, of another topic, or too old
-to have seen every deletion is read again. If the disk fails, the state moves to memory, and the
-store retries the disk later.
+be behind the changelog but never ahead of it. RocksDB's own log of writes (WAL) is off: after a
+kill the copy is what was last flushed, and a file that lost its end makes it older or unreadable.
+(With a WAL, later changes could be there without earlier ones.) A copy that is damaged, of another
+topic, or too old to have seen every deletion is read again. If the disk fails, the state moves to
+memory, and the store retries the disk later.
 
     key in RocksDB          value
     b"m"                    changelog identity, position, time of the last write as JSON
@@ -30,7 +29,14 @@ from confluent_kafka import Consumer
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from workers.kafka.clients import Connection
-from workers.kafka.reading import Callback, bounds_of, end_of, read_spans, reader
+from workers.kafka.reading import (
+    Callback,
+    bounds_of,
+    end_of,
+    name_of,
+    read_spans,
+    reader,
+)
 from workers.kafka.topics import current_id
 from workers.runtime.errors import CopyFailed, SettingsError, StateRefused
 from workers.runtime.sizes import Change
@@ -51,7 +57,7 @@ class Changelog(msgspec.Struct, frozen=True):
 
 
 class CopyHeader(Changelog, frozen=True, kw_only=True):
-    """What a local copy says of itself: whose state it is, up to which offset, and when written."""
+    """Header of a local copy: whose state it is, up to which offset, and when (s since 1970)."""
 
     offset: int
     written_s: float
@@ -130,6 +136,7 @@ class Disk:
             # Not `items`, which stops silently at a damaged block.
             rows: Any = self._db.iter()
             rows.seek(start)
+        # The end of the rows, or a damaged block, for which `status` raises.
         while rows.valid():
             key: bytes = rows.key()
             if not key.startswith(start):
@@ -140,6 +147,7 @@ class Disk:
             rows.status()
 
     def write(self, changes: Iterable[Change], header: CopyHeader | None) -> None:
+        """Write changes and header (None: it stays) at once; begin a flush every `_FLUSH_S`."""
         batch = WriteBatch(raw_mode=True)
         for key, value in changes:
             if value is None:
@@ -199,7 +207,7 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
         try:
             return Disk(candidate)
         except CopyFailed as failed:
-            # RocksDB's message about the lock itself, not about opening that file.
+            # Someone holds the lock. That its file cannot be opened is another failure.
             if "/LOCK" in str(failed) and "open a file" not in str(failed):
                 if not again:
                     logger.warning("%s is in use by another process", candidate)
@@ -215,6 +223,7 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
 
 
 def _options() -> Options:
+    """Return options for keys and values of bytes, with small buffers: every shard has a copy."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(16 << 20)
@@ -359,11 +368,12 @@ class Store:
     def is_current(self, connection: Connection, on_wait: Callback) -> bool:
         """Return whether the changelog, its writers fenced, has no commits past this copy."""
         log = self.changelog.log
+        # Unlike `high`, past an open transaction.
         end = end_of(connection, *log, on_wait)
         with reader(connection) as consumer:
             low, high = bounds_of(consumer, *log, on_wait)
             start = low if self.offset is None else self.offset
-            # It was cut, or ends in a transaction of a writer that was not fenced.
+            # It was cut, or ends in an open transaction of a writer that was not fenced.
             if not start <= end <= high:
                 return False
             # What follows may be the ends of transactions alone.
@@ -384,7 +394,7 @@ class Store:
         """Wipe a copy at an offset that the log (`low` to `high`) lacks, or one too old."""
         if self.offset is None:
             return
-        name = f"{self.changelog.topic}[{self.changelog.partition}]"
+        name = name_of(self.changelog.log)
         if not low <= self.offset <= high:
             logger.warning(
                 "%s: the local copy is at %d, the log is %d..%d",
@@ -440,9 +450,10 @@ class Store:
         return Memory()
 
     def _fall_back(self, error: CopyFailed) -> Copy:
-        """Rebuild the state in memory from the changelog, up to this store's position.
+        """Rebuild the state in memory after a failed write: from the changelog, up to our position.
 
-        Raise the disk's `error` if `load` was never called, which knows the connection.
+        The caller then writes its changes, which come next in the changelog, to the copy that this
+        returns. Raise the disk's `error` if `load` was never called, which knows the connection.
         """
         if self._connection is None:
             raise error
@@ -469,6 +480,7 @@ class Store:
         self._retry_delay_s = min(2 * self._retry_delay_s, RETRY_MAX_S)
         disk: Copy | None = None
         try:
+            # What is there is incomplete or older.
             disk = open_disk(self.path, again=True).emptied()
             rows: Iterator[Change] = iter(self._opened().items(b""))
             while chunk := list(islice(rows, _CHANGES_AT_ONCE)):
@@ -501,6 +513,7 @@ class Store:
 
 
 def recreated(topic: str) -> StateRefused:
+    """Return the error for a state topic in whose place there is now another one of its name."""
     return StateRefused(
         f"topic {topic} was deleted and created again while this worker ran: what was published is "
         "forgotten, and its noise must not be used again. Restart the worker: it says what to do"

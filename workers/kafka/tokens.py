@@ -1,10 +1,10 @@
 """Tokens for SASL/OAUTHBEARER: one source in a process, shared by all Kafka clients.
 
-    Endpoint   asks a token endpoint (RFC 6749, client credentials), as librdkafka's "oidc" does
+    Endpoint       asks a token endpoint (RFC 6749, client credentials), as librdkafka's "oidc" does
     AzureIdentity  asks the metadata service of an Azure machine for its managed identity's token
     AwsIdentity    signs a token for Amazon MSK with the machine's or the environment's AWS identity
-    File       reads a file that something else renews
-    Command    runs a program that prints a token
+    File           reads a file that something else renews
+    Command        runs a program that prints a token
 
 `Tokens` renews a token after 80 % of its life. While that fails, it retries with backoff and hands
 out the present token until that expires. No message holds a token or secret.
@@ -42,7 +42,7 @@ from aiokafka.errors import KafkaConnectionError
 from workers.mechanisms.config.checked import display
 from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
 from workers.runtime.logs import json_fields
-from workers.settings.files import NotReadable, read_regular
+from workers.settings.files import NotReadable, read_bounded
 
 logger = logging.getLogger(__name__)
 
@@ -211,11 +211,12 @@ class Tokens:
             )
 
     def _note_success(self) -> None:
-        """Log the end of a failure, if its begin was logged."""
+        """Reset the backoff; log the end of a failure, if its begin was logged."""
         has_failed = self._failure is not None
         self._failure = None
         self._retry_s = -math.inf
         self._backoff_s = _BACKOFF_S
+        # -inf: it was not logged.
         if has_failed and self._failing_since_s > 0:
             logger.warning(
                 "a new Kafka token, after %.0f s without",
@@ -267,8 +268,10 @@ class Endpoint:
         return f"Check {_ID[0]}, {_SECRET[0]} and {_SCOPE} in [kafka.client], and that the brokers accept tokens from this issuer"
 
     def _request(self) -> urllib.request.Request:
+        """Return the request for a token (RFC 6749, 4.4); HTTP Basic identifies the client."""
         login = base64.b64encode(f"{self.client_id}:{self.secret}".encode()).decode()
         body = "grant_type=client_credentials"
+        # What the operator has encoded already stays as it is.
         if self.scope:
             body += "&scope=" + quote(self.scope, safe="%:/.")
         headers = {
@@ -406,6 +409,7 @@ class _Deadline:
     """Ends the connections of one request after `within_s`, however its peer drips bytes."""
 
     def __init__(self, within_s: float) -> None:
+        """Make the timer, which starts with the `with` block."""
         self.passed = False
         self._sockets: list[socket.socket] = []
         self._timer = threading.Timer(within_s, self._end)
@@ -431,6 +435,7 @@ class _Deadline:
         return connected
 
     def _end(self) -> None:
+        """Shut all sockets down, from the timer's thread: what reads or writes them then fails."""
         self.passed = True
         for copy in self._sockets:
             with suppress(OSError):
@@ -457,8 +462,8 @@ class _Web(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
         """Open a request over a `kind` of connection, `more` being its further options."""
 
         def connection(host: str, **options: Any) -> http.client.HTTPConnection:
+            """Make a connection, which will open its socket with `_Deadline.connect`."""
             made: http.client.HTTPConnection = kind(host, **options)
-            # http.client opens its socket by this.
             made._create_connection = self._deadline.connect  # type: ignore[attr-defined]
             return made
 
@@ -493,7 +498,7 @@ class File:
         """Return the file's token, to be read again after `FILE_S`: it may be replaced early."""
         where = f"kafka.token_file = {display(str(self.path))}"
         try:
-            content = read_regular(self.path, _BYTES_MAX)
+            content = read_bounded(self.path, _BYTES_MAX)
         except NotReadable as error:
             raise KafkaRefuses(f"{where}: {error}") from None
         token = _token(content.decode("latin-1").strip(), where)
@@ -562,7 +567,8 @@ def _output_of(process: "subprocess.Popen[bytes]", where: str) -> bytes:
 def _token(value: object, where: str, expires_s: float = math.inf) -> Token:
     """Return a checked token; it expires as its own claims say, else at `expires_s`.
 
-    `where` begins messages; they never show the token.
+    Raise KafkaAway if it has expired, KafkaRefuses if it is none. `where` begins messages; they
+    never show the token.
     """
     if not isinstance(value, str) or _PRINTABLE.fullmatch(value) is None:
         raise KafkaRefuses(
@@ -590,20 +596,21 @@ def _expiry(value: str) -> float | None:
 
 @dataclass(frozen=True)
 class Login:
-    """Where tokens come from, and what is sent along with them."""
+    """Where tokens come from (an AzureIdentity is an Endpoint), and their SASL extensions."""
 
     source: Endpoint | AwsIdentity | File | Command
     extensions: tuple[tuple[str, str], ...] = ()
 
 
 class _SharedTokens:
-    """One `Tokens` for every login, whatever client asks. Thread-safe."""
+    """One `Tokens` for every login, so that all its clients share renewals. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._by_login: dict[Login, Tokens] = {}
 
     def of(self, login: Login) -> Tokens:
+        """Return the tokens of a login, the same ones for an equal login."""
         with self._lock:
             if login not in self._by_login:
                 self._by_login[login] = Tokens(login.source, dict(login.extensions))
@@ -752,7 +759,10 @@ def _is_http(url: str) -> bool:
 
 
 def _extensions(text: str) -> tuple[tuple[str, str], ...]:
-    """Parse SASL extensions, name=value pairs that the broker gets with every token."""
+    """Parse SASL extensions, name=value pairs that the broker gets with every token.
+
+    As a tuple, since a `Login` is hashed.
+    """
     extensions = {}
     for pair in filter(None, text.split(",")):
         match = _EXTENSION.fullmatch(pair.strip())

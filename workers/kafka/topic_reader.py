@@ -40,8 +40,9 @@ from workers.kafka.clients import (
     text_of,
 )
 from workers.kafka.decoding import keep_raw_batches, take_batch
-from workers.kafka.reading import Partition
+from workers.kafka.reading import Partition, name_of
 from workers.kafka.records import FetchedRecords, Records
+from workers.runtime.availability import listed
 from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
 from workers.runtime.sizes import MESSAGE_BYTES
 
@@ -55,7 +56,6 @@ _RESPONSE_BYTES = 16 << 20
 _FETCH_WAIT_MS = 100
 _REQUEST_MS = 40_000
 _WAIT_S = 0.2
-_NAMED_MAX = 3
 # A leader that has answered a fetch this recently is there.
 _RECENT_MS = 5_000
 _CLOSE_S = 3.0
@@ -83,10 +83,6 @@ class ReadRecords(NamedTuple):
     records: Records
     position: int
     ended: bool
-
-
-def name_of(where: Partition) -> str:
-    return f"{where[0]}[{where[1]}]"
 
 
 class TopicReader:
@@ -124,6 +120,7 @@ class TopicReader:
             raise KafkaRefuses(reason) from error
 
     async def _start(self) -> None:
+        """Make the client and the fetcher of aiokafka's consumer, without a group, and connect."""
         keep_raw_batches()
         connection = self._connection
         servers = [server.strip() for server in connection.bootstrap.split(",")]
@@ -150,10 +147,12 @@ class TopicReader:
         await asyncio.wait_for(self._client.bootstrap(), _ASK_S)
 
     def close(self) -> None:
+        """Close the connections, if that works within `_CLOSE_S`, and end the thread."""
         with suppress(Exception):
             self._call(asyncio.wait_for(self._close(), _CLOSE_S))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_S)
+        # A loop that still runs must not be closed; its thread ends with the process.
         if not self._thread.is_alive():
             self._loop.close()
 
@@ -188,12 +187,14 @@ class TopicReader:
         one, so that KafkaAway names those that do not answer.
         """
         fetcher = self._fetcher
+        # To the client no topics mean all of them.
         if not times:
             return {}
         times_asked = {TopicPartition(*log): time_ms for log, time_ms in times.items()}
         # aiokafka has no other way to ask for the end of what is not committed yet.
         fetcher._isolation_level = isolation
         try:
+            # The topics whose leaders the client looks up.
             self._client.set_topics({tp.topic for tp in (*times_asked, *self._wanted)})
             answered = await fetcher._retrieve_offsets(times_asked, _ASK_S * 1000)
         except KafkaTimeoutError:
@@ -212,9 +213,10 @@ class TopicReader:
         return {log: None if offset < 0 else offset for log, offset in offsets.items()}
 
     def open_transactions(self, bounds: Mapping[Partition, Bounds]) -> list[str]:
-        """Return a sentence for each log whose end an open transaction hides, then and still now.
+        """Return a sentence for each log whose end an open transaction hides.
 
-        Exactly-once producers nearly always have one open, but not for long.
+        It did so when `bounds` were asked for, and does now: exactly-once producers nearly always
+        have a transaction open, but not for long.
         """
         hidden = {log: ends for log, ends in bounds.items() if ends.stable < ends.high}
         stable_now = self._call(self._ask(dict.fromkeys(hidden, _LATEST)))
@@ -260,11 +262,12 @@ class TopicReader:
             if ended:
                 del spans[where]
             yield ReadRecords(where, inside.records, inside.end, ended)
+            # It has ended, or the caller has ended it.
             if where not in spans or time.monotonic() >= until_s:
                 return
 
     async def _seek(self, starts: Mapping[Partition, int]) -> None:
-        """Begin to fetch these logs, and no others, at these offsets."""
+        """Begin to fetch these logs, and no others, at these offsets; count their silence anew."""
         start_of = {TopicPartition(*log): start for log, start in starts.items()}
         if self._watching is not None:
             self._watching.cancel()
@@ -279,33 +282,35 @@ class TopicReader:
     async def _take(
         self, logs: set[Partition]
     ) -> list[tuple[TopicPartition, FetchedRecords]]:
-        """Return fetched records, waiting a moment for some; stop fetching what is not wanted."""
+        """Return fetched records of `logs`, waiting a moment for some; stop fetching other logs."""
+        # Logs whose spans have ended since: drop what was fetched ahead.
         for tp in self._wanted - logs:
             self._subscription.pause(tp)
             self._fetcher._records.pop(tp, None)
         self._wanted = {TopicPartition(*log) for log in logs}
-        found = await self._drain()
-        if not found:
+        fetched = await self._drain()
+        if not fetched:
             waiter = self._fetcher._create_fetch_waiter()
             await asyncio.wait([waiter], timeout=_WAIT_S)
             waiter.cancel()
-            found = await self._drain()
-        if not found:
+            fetched = await self._drain()
+        if not fetched:
             self._report_silent()
-        return found
+        return fetched
 
     async def _drain(self) -> list[tuple[TopicPartition, FetchedRecords]]:
-        """Take what has been fetched; a log's error is raised once nothing precedes it."""
+        """Take what has been fetched; a log's error is raised once nothing is left before it."""
         fetcher = self._fetcher
         fetched: list[tuple[TopicPartition, FetchedRecords]] = []
         for tp in [tp for tp in fetcher._records if tp in self._wanted]:
             result = fetcher._records[tp]
             if not isinstance(result, FetchResult):
                 if fetched:
-                    break  # looked at next time
+                    break  # for a later call, after the caller has these
                 del fetcher._records[tp]
                 await self._raise_error(tp, result)
                 continue
+            # Else it was fetched before a seek.
             if result.check_assignment(tp):
                 position = self._subscription._assigned_state(tp).position
                 try:
@@ -313,13 +318,17 @@ class TopicReader:
                 except CorruptRecordException as error:
                     text = f"{name_of(tp)} from offset {position}: {error.args[0]}"
                     raise CorruptRecordException(text) from error
+            # A response that is used up makes way for the next fetch.
             if not result.has_more():
                 del fetcher._records[tp]
                 fetcher._notify(fetcher._wait_consume_future)
         return fetched
 
     async def _raise_error(self, tp: TopicPartition, result: Any) -> None:
-        """Raise the error of a fetch, unless a replica in our rack lacks what the leader has."""
+        """Raise the error of a fetch, unless a replica in our rack lacks what the leader has.
+
+        aiokafka then fetches again.
+        """
         try:
             result.check_raise()
         except OffsetOutOfRangeError:
@@ -360,12 +369,11 @@ class TopicReader:
     def _away(self, silent: list[TopicPartition], seconds: float) -> KafkaAway:
         """Return the error for logs that were silent for so many seconds, with reasons."""
         named = [
-            f"{name_of(tp)}{self._from_position(tp)}: {self._why(tp)}"
-            for tp in silent[:_NAMED_MAX]
+            f"{name_of(tp)}{self._from_position(tp)}: {self._why(tp)}" for tp in silent
         ]
-        if more := len(silent) - len(named):
-            named.append(f"and {more} more")
-        return KafkaAway(f"nothing could be read for {seconds:g} s: {'; '.join(named)}")
+        return KafkaAway(
+            f"nothing could be read for {seconds:g} s: {listed(named, '; ')}"
+        )
 
     def _from_position(self, tp: TopicPartition) -> str:
         if tp not in self._wanted:

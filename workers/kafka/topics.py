@@ -73,6 +73,7 @@ def lacks_ids(stream: str) -> bool:
 
 
 def refuse_without_ids(state: str) -> NoReturn:
+    """Refuse `state`, as messages call it, for which `lacks_ids` is true."""
     raise StateRefused(
         f"{state}: made on a cluster that gave topics no ids, so Quietcount cannot tell whether a topic was deleted and "
         "created again: take a new worker name (a new stream, charged again). If one was, snapshots from before and "
@@ -144,6 +145,7 @@ class Topic:
     def config(self) -> dict[str, str]:
         """Return the settings to create the topic with."""
         config = {"cleanup.policy": self.cleanup_policy}
+        # Forwarded events keep their time, whatever the brokers' default.
         if self.purpose == BY_USER:
             config["message.timestamp.type"] = "CreateTime"
         if self.retention_ms is not None:
@@ -188,6 +190,7 @@ def plan_topics(
     state = rekey_state if rekey else contribute_state
     of_events = _event_partitions(events_topics, existing, state, events_partitions)
     plan = [Topic(topic, n, "delete", None, EVENTS) for topic, n in of_events.items()]
+    # Partitions that stage 1 reads: of the events, or with rekey of the events by user.
     sources = sum(of_events.values())
     if rekey:
         origins = sources
@@ -201,6 +204,7 @@ def plan_topics(
                 )
         plan.append(Topic(by_user, sources, "delete", BY_USER_RETENTION_MS, BY_USER))
         plan.append(Topic(rekey_state, origins, "compact", None, REKEY_STATE))
+    # Topics with a partition for every owner.
     of_owners = [
         existing[topic] for topic in (contributions, release_state) if topic in existing
     ]
@@ -212,23 +216,20 @@ def plan_topics(
             )
     # The contributions topic comes first here: the state topic may have more for a moment.
     owners = owners or (of_owners[0].partitions if of_owners else sources)
-    return [
-        *plan,
+    plan += [
         Topic(contributions, owners, "delete", INFINITE, CONTRIBUTIONS),
         Topic(contribute_state, sources, "compact", None, CONTRIBUTE_STATE),
         Topic(release_state, owners, "compact", None, RELEASE_STATE),
         Topic(rejects, sources, "delete", None, REJECTS),
-        *(
-            Topic(topic, owners, "delete", INFINITE, SNAPSHOTS)
-            for topic in histogram_topics
-        ),
-        Topic(budget_topic(name), 1, "compact", None, BUDGET),
-        *(
-            Topic(topic, owners, "delete", INFINITE, SIGNATURES)
-            for topic in (signatures,)
-            if topic is not None
-        ),
     ]
+    plan += [
+        Topic(topic, owners, "delete", INFINITE, SNAPSHOTS)
+        for topic in histogram_topics
+    ]
+    plan.append(Topic(budget_topic(name), 1, "compact", None, BUDGET))
+    if signatures is not None:
+        plan.append(Topic(signatures, owners, "delete", INFINITE, SIGNATURES))
+    return plan
 
 
 def _event_partitions(
@@ -239,8 +240,8 @@ def _event_partitions(
 ) -> dict[str, int]:
     """Return the partition count of every events topic: its own, or that to create it with.
 
-    Topic `state`, if it exists, has as many partitions as all of them together: missing topics
-    share what the others leave of it. Else they get `partitions`.
+    The `state` topic of the stage that reads them has a partition for each of theirs. So if it
+    exists, missing topics share equally what the others leave of it; else they get `partitions`.
     """
     present = {
         topic: existing[topic].partitions for topic in topics if topic in existing
@@ -277,9 +278,10 @@ def with_details(
     listed: Mapping[str, ExistingTopic],
     is_away: Callable[[], bool] = lambda: False,
 ) -> dict[str, ExistingTopic]:
-    """Return the topics with their ids, and with their settings where this principal sees them.
+    """Return the topics with their ids, and where this principal sees them with their settings.
 
-    Raises KafkaException once `is_away`: whether the controller, which is asked, cannot be reached.
+    These are the ones that checks use. Raises KafkaException once `is_away` says that the
+    controller, which is asked for both, cannot be reached.
     """
     detailed = dict(listed)
     if not detailed:
@@ -340,13 +342,13 @@ def default_partitions(connection: Connection) -> int:
 
 
 def partition_counts(connection: Connection) -> dict[str, int]:
-    """Return partition counts by topic visible to this principal, sorted, without Kafka's own."""
+    """Return the partition counts of the topics that this principal may see (`counts_of`)."""
     with _connect(connection) as (_, metadata):
         return counts_of(metadata)
 
 
 def counts_of(metadata: ClusterMetadata) -> dict[str, int]:
-    """Return partition counts as `partition_counts` does."""
+    """Return partition counts by topic, sorted, without Kafka's own topics."""
     return {
         name: len(topic.partitions)
         for name, topic in sorted(metadata.topics.items())
@@ -398,6 +400,8 @@ def find_problems(
     Counts that will be mended, since partitions are added while workers run, are no problem.
     """
     problems = []
+    # What a state topic's partitions follow: the events topics, or for stage 1 that of events by
+    # user.
     events = [topic.name for topic in plan if topic.purpose == EVENTS]
     events_have = (
         f"{events[0]} has" if len(events) == 1 else f"{', '.join(events)} together have"
@@ -412,7 +416,7 @@ def find_problems(
         has = current.partitions
         # librdkafka's partitioner places its records, or all are in the first one.
         any_count_works = purpose in _ONLY_WRITTEN
-        # It gets its partitions before the contributions topic.
+        # New owners' partitions are added to it first, then to the contributions topic.
         may_be_ahead = purpose == RELEASE_STATE
         fits = has == topic.partitions or any_count_works or may_be_ahead
         if fits or topic in growing:
@@ -440,12 +444,16 @@ def policies(value: str) -> set[str]:
 
 
 def _config_problems(topic: Topic, current: ExistingTopic) -> list[str]:
-    """Return what in a topic's settings would lose the worker's records or refuse them."""
+    """Return what in a topic's settings would lose the worker's records or refuse them.
+
+    Settings that this principal does not see are taken to be right.
+    """
     problems = []
     name = topic.name
     purpose = topic.purpose
     policy = current.config.get("cleanup.policy", topic.cleanup_policy)
     has_policy = f"{name} has cleanup.policy = {policy}"
+    # The budget topic is compacted too, but no state: only readers use it.
     is_state = topic.cleanup_policy == COMPACT and purpose != BUDGET
     if is_state and policies(policy) != {COMPACT}:
         problems.append(f"{has_policy} and needs compact: state would be lost")
@@ -454,18 +462,17 @@ def _config_problems(topic: Topic, current: ExistingTopic) -> list[str]:
         problems.append(
             f"{has_policy} and needs delete: {lost}; change it with kafka-configs.sh"
         )
-    limit = int(current.config.get("max.message.bytes", TOPIC_BYTES))
-    if purpose != EVENTS and limit < BATCH_BYTES:
-        problems.append(
-            f"{name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could "
-            f"stop the worker; raise it with kafka-configs.sh, to {TOPIC_BYTES} as Kafka has it by default"
-        )
-    segment = int(current.config.get("segment.bytes", TOPIC_BYTES))
-    if purpose != EVENTS and segment < BATCH_BYTES:
-        problems.append(
-            f"{name} has segment.bytes = {segment} and needs {BATCH_BYTES}: long labels in the data could "
-            "stop the worker; raise it with kafka-configs.sh"
-        )
+    hints = {
+        "max.message.bytes": f", to {TOPIC_BYTES} as Kafka has it by default",
+        "segment.bytes": "",
+    }
+    for setting, hint in hints.items():
+        limit = int(current.config.get(setting, TOPIC_BYTES))
+        if purpose != EVENTS and limit < BATCH_BYTES:
+            problems.append(
+                f"{name} has {setting} = {limit} and needs {BATCH_BYTES}: long labels in the data could "
+                f"stop the worker; raise it with kafka-configs.sh{hint}"
+            )
     return problems
 
 
@@ -519,7 +526,10 @@ def holes(
     before: Mapping[str, ExistingTopic],
     current: Mapping[str, ExistingTopic],
 ) -> list[str]:
-    """Return what was lost of topics that the worker only writes: they were created again."""
+    """Return a sentence for each topic that the worker only writes and that was created again.
+
+    `before` are the topics as they were when it began. It goes on, with a hole in what readers see.
+    """
     return [
         f"topic {topic.name} was deleted and created again while this worker ran: what was in it is gone, and "
         "is not published again"
@@ -531,6 +541,7 @@ def holes(
 
 
 def gone(topic: str) -> SettingsError:
+    """Return the error for a topic that a worker uses and the cluster no longer lists."""
     return SettingsError(
         f"topic {topic} does not exist any more, or this worker may no longer see it: it was deleted, or a right was "
         "withdrawn (deploy/acls.md)"
@@ -547,9 +558,9 @@ def _existing(
 def find_growing(
     plan: Sequence[Topic], existing: Mapping[str, ExistingTopic]
 ) -> list[Topic]:
-    """Return the state topic of the stage that reads the events, if it lacks partitions of theirs.
+    """Return the state topic of the stage that reads the events, if it has fewer partitions.
 
-    They join later (`agents/growth.py`); those of the by-user topic never do.
+    Further partitions of the events join while workers run (`agents/growth.py`).
     """
     rekey = any(topic.purpose == BY_USER for topic in plan)
     state = REKEY_STATE if rekey else CONTRIBUTE_STATE

@@ -55,7 +55,7 @@ class Delivery(NamedTuple):
     """Messages that are sent and committed at a time, however long it took to make them.
 
     `time_s` is called when all else has been sent, and returns that time, s since 1970. So when
-    readers see them does not depend on the size of the state, even if they read uncommitted ones.
+    readers see them does not tell how large the state is, not even readers of uncommitted records.
     """
 
     messages: Sequence[Outgoing]
@@ -115,10 +115,10 @@ class Transactions:
             self._initialize()
 
     def renew(self) -> None:
-        """Begin a new epoch if an EndTxn may still be in flight.
+        """Begin a new epoch if an EndTxn may still be in flight, so that brokers refuse that.
 
-        Call this early: it would also fence a newer owner, likelier the longer ago the last commit.
-        Raise Fenced if one has committed; KafkaAway and ShardClosed as in `transact`.
+        It would also fence a newer owner, so call this right after a commit, when there is hardly
+        one. Raise Fenced if another has committed; KafkaAway and ShardClosed as in `transact`.
         """
         if self._state is not State.TAINTED:
             return
@@ -160,6 +160,7 @@ class Transactions:
             self._id,
             **{
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                # `_SENT_ONCE_S` relies on these.
                 "retry.backoff.ms": _RETRY_BACKOFF_MS,
                 "retry.backoff.max.ms": _RETRY_BACKOFF_MS,
                 "topic.metadata.refresh.fast.interval.ms": 100,  # else it follows retry.backoff.ms
@@ -174,7 +175,7 @@ class Transactions:
                 "queue.buffering.max.messages": 1_000_000,
             },
         )
-        # Connect first: a cold init_transactions waits out a 500 ms timer.
+        # Connect first: without a connection init_transactions waits out a 500 ms timer.
         self.look_up()
         self._call_until_done("initialize", producer.init_transactions)
         self._enter(Event.INITIALIZED)
@@ -185,8 +186,8 @@ class Transactions:
         self._producer = None
         if producer is None:
             return
-        # librdkafka frees its error twice if an in-flight request brings a second fatal error,
-        # so wait a while for in-flight messages.
+        # Purging messages in flight is risky: if their request then brings a second fatal error,
+        # librdkafka frees its error twice. So first purge only the queue, and wait for the others.
         producer.purge(in_flight=False)
         until_s = time.monotonic() + _CALL_S
         while len(producer) and time.monotonic() < until_s:
@@ -278,6 +279,7 @@ class Transactions:
         """Send what is queued; then wait for the time of delivery."""
 
         def flush(within_s: float) -> None:
+            """Send; an error to be repeated if that takes longer, unless delivery has failed."""
             if producer.flush(within_s) and self._failure is None:
                 raise KafkaException(
                     KafkaError(KafkaError._TIMED_OUT, "not sent yet", retriable=True)
@@ -291,7 +293,10 @@ class Transactions:
             self._call(producer.poll, min(left_s, _AGAIN_S))
 
     def _commit(self, producer: Producer) -> None:
-        """Deliver and commit; an undeliverable message makes the commit require an abort."""
+        """Deliver and commit; the commit fails if a message cannot be delivered.
+
+        A commit that took long may have sent its EndTxn more than once, so it needs a new epoch.
+        """
         self._enter(Event.COMMIT)
         self._delivered_s = time.monotonic()
         self._call_until_done("commit", producer.commit_transaction)
@@ -307,10 +312,13 @@ class Transactions:
             )
 
     def _abort(self, producer: Producer, exc: KafkaException) -> None:
-        """Abort because of `exc`; return only if another attempt may succeed."""
+        """Abort because of `exc`; return only if another attempt may succeed.
+
+        Else raise what keeps it from that: `exc`, or an undeliverable message's error.
+        """
         error: KafkaError = exc.args[0]
         self._raise_if_final(error)
-        # A message's error says more than the transaction's.
+        # The first undelivered message's error says more than the transaction's.
         failure = self._failure
         if failure is None or failure.code() in _PURGED:
             failure = error
@@ -321,6 +329,7 @@ class Transactions:
             raise KafkaAway(
                 f"{self._id}: the transaction has ended: {failure.str()}"
             ) from exc
+        # The transaction is intact: a call was refused, and would be again.
         if not error.txn_requires_abort():
             self._call_until_done("abort", producer.abort_transaction)
             raise exc
@@ -335,7 +344,10 @@ class Transactions:
         self._enter(Event.ABORTED)
 
     def _refusal(self, failure: KafkaError) -> KafkaException:
-        """Return the failure of a transaction that a retry cannot commit, with its cause."""
+        """Return the failure of a transaction that a retry cannot commit, with its cause.
+
+        Why a broker refused a record is asked of the topic's settings; a missing right says it all.
+        """
         topic = self._failed_topic
         if topic is None:
             return KafkaException(failure)
@@ -378,12 +390,15 @@ class Transactions:
                 self._produce(producer, message)
 
     def _call(self, call: Callable[[float], object], wait_s: float) -> None:
-        """Call librdkafka, raising `KafkaException` for a fatal error from a callback."""
+        """Call librdkafka, raising `KafkaException` for a fatal error from a callback.
+
+        That surfaces as a KafkaError, which is no Exception: only a bare `except` catches it.
+        """
         try:
             call(wait_s)
-        except:  # a fatal error may surface as a KafkaError, which nothing else catches
+        except:
             error: object = sys.exc_info()[1]
-            # Two errors at once, and both are lost; the next call reports them again.
+            # Of two errors at once both are lost; the next call reports them again.
             if isinstance(error, SystemError):
                 error = KafkaError(
                     KafkaError._FAIL, "two callbacks failed", retriable=True
@@ -396,6 +411,7 @@ class Transactions:
         """Take a delivery report: note the cause of a failure, and the state's new end."""
         self._delivered_s = time.monotonic()
         if error is not None:
+            # Purged messages follow from another one's failure, which may be reported later.
             if self._failure is None or self._failure.code() in _PURGED:
                 self._failure = error
                 self._failed_topic = message.topic()
@@ -407,8 +423,9 @@ class Transactions:
     def _call_until_done(self, name: str, call: Callable[[float], object]) -> None:
         """Repeat a call while its outcome is unknown: librdkafka allows no other meanwhile.
 
-        `call` gets its timeout in seconds; `name` is its verb in messages. Raise KafkaAway after
-        `_STUCK_S` without progress that no unavailable partition explains.
+        `call` gets its timeout in seconds; `name` is its verb in messages: "connect" is repeated
+        also while no broker is reached. Raise KafkaAway after `_STUCK_S` without progress that no
+        unavailable partition explains.
         """
         began_s = progress_s = time.monotonic()
         undelivered = self._undelivered()
@@ -462,7 +479,7 @@ class Transactions:
                     f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}"
                 ) from cause
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from cause
-        # A permanent failure is raised by the caller, with its cause.
+        # What is permanent needs no new producer: `_abort` raises it, with its cause.
         if error.fatal() and verdict_of_code(error.code()) not in _PERMANENT:
             raise KafkaAway(
                 f"{self._id}: the producer cannot continue: {error.name()}: {error.str()}"

@@ -24,6 +24,8 @@ from types import MappingProxyType
 
 
 class State(Enum):
+    """States of the drawing above; FAILED and CLOSED end it. Values are their words in messages."""
+
     NEW = "not initialized"
     READY = "ready"
     OPEN = "in a transaction"
@@ -37,6 +39,8 @@ class State(Enum):
 
 
 class Event(Enum):
+    """What the producer does or learns; values only explain it."""
+
     INITIALIZED = (
         "InitProducerId answered: older epochs are fenced, their transactions ended"
     )

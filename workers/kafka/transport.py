@@ -43,7 +43,7 @@ from workers.kafka.clients import METADATA_MS, Connection, faust_credentials, fo
 from workers.kafka.decoding import keep_raw_batches, take_batch
 from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover
 from workers.kafka.offsets import ReadPosition
-from workers.kafka.reading import Partition
+from workers.kafka.reading import Partition, name_of
 from workers.kafka.records import FetchedRecords
 from workers.runtime.errors import KafkaAway, StateRefused, describe
 
@@ -128,6 +128,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """
 
     def _create_worker_consumer(self, transport: Any) -> Any:
+        """Return aiokafka's consumer as Faust makes it, changed where Faust has no setting.
+
+        Faust would read uncommitted records, since it does not manage our transactions.
+        """
         keep_raw_batches()
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"
@@ -137,7 +141,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return consumer
 
     def read_positions(self) -> dict[Partition, ReadPosition]:
-        """Return position and ends of the log per partition, as of its last fetch; no request."""
+        """Return position and ends of the log per partition, as of its last fetch; no request.
+
+        The main thread calls this, so what the consumer's thread changes meanwhile is copied.
+        """
         consumer = self._consumer
         subscription = None if consumer is None else consumer._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
@@ -147,6 +154,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         for tp, handed in list(self._next_start.items()):
             state = assignment.state_value(TopicPartition(*tp))
             if state is not None and state.highwater is not None:
+                # None or -1: the broker names none.
                 stable = None if state.lso is None or state.lso < 0 else state.lso
                 positions[tp] = ReadPosition(
                     handed=handed,
@@ -173,7 +181,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             getattr(consumer._fetcher, "_fetch_task", None),
         ):
             if task is not None and task.done() and not task.cancelled():
-                # Its fetching returns quietly if one of its requests was cancelled.
+                # The fetch task ends without an error if one of its requests was cancelled.
                 error: BaseException | None = task.exception()
                 return error or ConsumerStoppedError("it stopped by itself")
         return None
@@ -220,6 +228,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     async def bounds(
         self, partitions: list[Partition]
     ) -> dict[Partition, tuple[int, int]]:
+        """Return the first offset and the last stable offset of each log; an error if one fails."""
         consumer = self._ensure_consumer()
         asked = [TopicPartition(*tp) for tp in partitions]
         both = asyncio.gather(
@@ -229,6 +238,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return {tp: (low[tp], high[tp]) for tp in asked}
 
     async def commit_group(self, offsets: dict[Partition, int]) -> None:
+        """Show lag tools the offsets of partitions that are assigned; a failure is only logged."""
         consumer = self._ensure_consumer()
         group = {
             tp: OffsetAndMetadata(offsets[tp], "")
@@ -237,6 +247,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         }
         try:
             await asyncio.wait_for(consumer.commit(group), _COMMIT_S)
+        # AssertionError: aiokafka knows no broker to ask for the group's coordinator.
         except (ConsumerError, TimeoutError, AssertionError) as exc:
             logger.debug("group offsets were not committed: %s", describe(exc))
 
@@ -247,7 +258,11 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         timeout: float | None = None,
         max_records: int | None = None,
     ) -> Any:
-        """Take fetched records, waiting up to `timeout`; replaces `Fetcher.fetched_records`."""
+        """Take fetched records as `Fetched`, waiting up to `timeout`; {} during a hand-over.
+
+        By default Faust calls `Fetcher.fetched_records` here, which decodes them; these are its
+        steps, with `_drain` in place of decoding.
+        """
         fetcher: Fetcher = consumer._fetcher
         if consumer._closed or fetcher._closed:
             raise ConsumerStoppedError
@@ -268,13 +283,13 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             return fetched
 
     async def _wait(self, waiter: asyncio.Future[Any], timeout: float) -> None:
-        """Wait for a fetch, or, if some shards had no room, until one of them has."""
+        """Wait for a fetch (`waiter`), or, if some shards had no room, until one of them has."""
         consumer = self.consumer
         if consumer.all_have_room:
             await asyncio.wait([waiter], timeout=timeout)
             return
         self._room = room = asyncio.get_running_loop().create_future()
-        # After setting `_room`: `on_freed` reports only later events.
+        # `on_freed` completes `_room`, but not for room made before that was set: `freed` has that.
         if not consumer.freed.is_set():
             await asyncio.wait(
                 [waiter, room], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
@@ -317,7 +332,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Take a partition's next batch, if any; raise the error of its fetch."""
         result = fetcher._records[tp]
         batch = self._take(tp, result) if isinstance(result, FetchResult) else None
-        # A response that is used up makes way for the next fetch.
+        # A response that is used up, or an error, makes way for the next fetch.
         if batch is None or not result.has_more():
             del fetcher._records[tp]
             fetcher._notify(fetcher._wait_consume_future)
@@ -336,19 +351,18 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             or not state.has_valid_position
             or not result.check_assignment(tp)
         ):
-            # Fetched for another position; aiokafka will fetch again.
+            # Fetched for another position: drop it; aiokafka will fetch again.
             result._partition_records = None
             return None
         if state.position != self._position[tp]:
             if cast(QuietcountApp, self.consumer.app).rack is not None:
                 # A replica may have been behind. The next take-over asks the leader.
-                raise KafkaAway(
-                    f"{tp.topic}[{tp.partition}]: a replica lacks {self._position[tp]}"
-                )
+                raise KafkaAway(f"{name_of(tp)}: a replica lacks {self._position[tp]}")
             raise StateRefused(
-                f"{tp.topic}[{tp.partition}]: the broker no longer has position {self._position[tp]} and went on at "
+                f"{name_of(tp)}: the broker no longer has position {self._position[tp]} and went on at "
                 f"{state.position}: retention overtook this worker, or the log was cut. Raise the topic's retention"
             )
+        # From here on `state.position`, aiokafka's, is past the batch.
         batch = take_batch(result, self._next_start[tp])
         self._position[tp] = state.position
         # Nothing visible: the next batch will cover these offsets, too.
@@ -364,6 +378,7 @@ def _limit_metadata(client: Any) -> None:
     within_s = _METADATA_S
 
     async def limited(*args: Any) -> bool:
+        """Do as `_metadata_update`, but give up after `within_s`: False makes aiokafka retry."""
         nonlocal within_s
         try:
             updated = bool(await asyncio.wait_for(update(*args), within_s))
@@ -417,7 +432,10 @@ class _Tables(TableManager):
     """Empty table manager; by default Faust waits a second for tables before it subscribes."""
 
     async def on_start(self) -> None:
-        """Wait until the agents have declared their topics: one that comes later waits for 45 s."""
+        """Go on, as Faust's own does, once the agents have declared their topics, or after 1 s.
+
+        Faust subscribes then; a topic that is declared later is not read for 45 s.
+        """
         wanted = {
             name
             for agent in self.app.agents.values()
@@ -478,7 +496,10 @@ class Consumer(driver.Consumer):
         await super().on_partitions_revoked(revoked)
 
     async def perform_seek(self) -> None:
-        """Take over the new assignment; if Faust stops waiting, the epoch keeps records out."""
+        """Take over the new assignment, in a task that goes on if Faust stops waiting for it.
+
+        If there is a newer assignment by then, the epoch keeps its records out.
+        """
         self.epoch += 1
         self._acquiring = asyncio.ensure_future(self._acquire(self.epoch))
         await asyncio.shield(self._acquiring)
@@ -495,6 +516,7 @@ class Consumer(driver.Consumer):
         except IllegalStateError:
             logger.info("the partitions were revoked during the takeover")
         except Exception as exc:  # noqa: BLE001  # the hand-over decides
+            # The failure of an assignment that is over has no consequence.
             if self.epoch != epoch or self.should_stop:
                 return
             self.handover.consumer_failed("taking partitions over", exc)
@@ -517,6 +539,7 @@ class Consumer(driver.Consumer):
                 self.handover.fail(
                     EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}"
                 )
+            # Not between an assignment and its seek, when positions are those of older shards.
             if self.epoch == self.thread.epoch and self.flow_active:
                 # A task that raises would end the worker without its own status.
                 try:
@@ -533,7 +556,7 @@ class Consumer(driver.Consumer):
             return await asyncio.wait_for(call, _ANSWER_S)
         except (TimeoutError, asyncio.CancelledError):
             task = asyncio.current_task()
-            # Otherwise a request of the consumer was cancelled, which must not end this task.
+            # If this task is not what was cancelled, a request of the consumer's was: go on.
             if task is not None and task.cancelling():
                 raise
             self.handover.stop_for_outage(_SILENT)
@@ -542,12 +565,14 @@ class Consumer(driver.Consumer):
     async def bounds(
         self, partitions: Iterable[Partition]
     ) -> Mapping[Partition, tuple[int, int]]:
+        """Ask for bounds in the consumer's thread (`LogReader`)."""
         found: dict[Partition, tuple[int, int]] = await self.thread.call_thread(
             self.thread.bounds, list(partitions)
         )
         return found
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        """Ask for ends in the consumer's thread (`LogReader`); none if a seek intervenes."""
         found: dict[Partition, int] = await self.thread.call_thread(
             self.thread.ends, self.epoch, list(partitions)
         )
@@ -563,6 +588,7 @@ class Consumer(driver.Consumer):
         """Yield a `FetchedRecords` message per partition with records and a shard with room."""
         if not self.flow_active:
             await self.wait(cast(Any, self.can_resume_flow))
+        # First: it is set again by room that is made while we ask who has room.
         self.freed.clear()
         active = {
             tp for tp in self._get_active_partitions() if self.handover.has_room(tp)
@@ -663,6 +689,8 @@ def create_app(
     name: str, connection: Connection, handover: Handover, data_dir: Path
 ) -> QuietcountApp:
     """Return a worker's Faust application, without its agents; `name` is also its group id."""
+    # The session's timeout is short: after a crash the others take over when it expires. Faust's
+    # tables, leader, web server and creation of topics are not used.
     settings: dict[str, Any] = {
         "broker": [
             f"quietcount://{server.strip()}"
@@ -702,8 +730,10 @@ class _Worker(faust.Worker):
 
     @Service.task
     async def _watch(self) -> None:
+        """Shut down as after SIGTERM once the hand-over sets `stopping`."""
         handover = cast(QuietcountApp, self.app).handover
         await self.wait(handover.stopping.wait())
+        # Not set: the wait ended because the worker stops already.
         if handover.stopping.is_set():
             self._schedule_shutdown(signal.SIGTERM)
 
@@ -721,7 +751,10 @@ class _Worker(faust.Worker):
 
 
 def run_app(app: QuietcountApp) -> int:
-    """Run the worker in the main thread until a signal or a failure; return the exit status."""
+    """Run the worker in the main thread until a signal or a failure; return the exit status.
+
+    `KAFKA_AWAY`, which is none, has the caller begin the run again.
+    """
     options: dict[str, Any] = {"override_logging": False, "redirect_stdouts": False}
     worker = _Worker(app, loglevel="info", quiet=True, workdir=None, **options)
     worker.spinner = None  # it writes terminal codes even to files
@@ -734,6 +767,6 @@ def run_app(app: QuietcountApp) -> int:
         status = EXIT_FAILED
     app.handover.dispose()
     own = app.handover.exit_status
-    # Who stops a worker during an outage does not want it to begin again.
+    # A worker that is stopped by a signal during an outage does not begin again.
     is_stopped = own == KAFKA_AWAY and worker.stop_requested
     return status if own is None or is_stopped else own

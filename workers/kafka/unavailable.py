@@ -43,13 +43,13 @@ def unavailable(
     to `errors`. End the client after a NO_ANSWER: it may go on connecting.
     """
     reasons: dict[str, str] = {}
-    ends_asked: dict[TopicPartition, OffsetSpec] = {}
     leaders: dict[TopicPartition, int] = {}
     until_s = time.monotonic() + within_s
     # One request for each: all topics of a cluster may be thousands, and only this asks any broker.
     for name in topics.names:
         # A negative timeout would mean none.
         left_s = max(until_s - time.monotonic(), 0.01)
+        # Without an answer about a topic, nothing is said of it now.
         with suppress(KafkaException):
             topic = admin.list_topics(name, timeout=left_s).topics[name]
             for number, partition in topic.partitions.items():
@@ -62,22 +62,22 @@ def unavailable(
                         f"{len(partition.isrs)} of its {len(partition.replicas)} replicas are in sync, "
                         f"{needed} are needed"
                     )
-                where = TopicPartition(name, number)
-                ends_asked[where] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-                leaders[where] = partition.leader
-    offsets = (
-        admin.list_offsets(ends_asked, request_timeout=within_s) if ends_asked else {}
-    )
+                leaders[TopicPartition(name, number)] = partition.leader
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = dict.fromkeys(leaders, latest)
+    offsets = admin.list_offsets(asked, request_timeout=within_s) if asked else {}
     leader_of = {future: leaders[where] for where, future in offsets.items()}
 
     def gives_up(waiting: set[Future[Any]]) -> bool:
-        admin.poll(0)  # serves the callback
+        """Return whether all leaders that are waited for are known not to be reached."""
+        admin.poll(0)  # appends to `errors`
         return ended() or {leader_of[each] for each in waiting} <= unreached(errors)
 
     missing = await_answers(offsets.values(), gives_up)
     if ended():
         return {}
     for where, future in offsets.items():
+        # Too few replicas say more.
         if future in missing or not _has_answered(future):
             reasons.setdefault(f"{where.topic}[{where.partition}]", NO_ANSWER)
     return reasons

@@ -19,7 +19,9 @@ class Outage:
         self._lock = Lock()
         self._now_s = now_s
         self._since_s: float | None = None
+        #: Why no broker answers; "" without an outage.
         self.reason = ""
+        #: Outages so far, for the metrics.
         self.count = 0
 
     @property
@@ -165,14 +167,14 @@ class Waits:
         # 0 below `HELD_UP_S`.
         held_up_s = self._longest_s(waits)
         now_s = self._now_s()
-        # Partitions that are away explain other waits, but are noticed some seconds later: the line
-        # waits a while for them, so that it names the cause.
+        # Unavailable partitions explain other waits, but are noticed some seconds later: the line
+        # waits for them, up to twice `HELD_UP_S`, so that it names the cause.
         is_explained = self.has(PARTITIONS) or held_up_s >= 2 * HELD_UP_S
         if held_up_s and is_explained and self._logged_since_s is None:
             self._logged_since_s = now_s - held_up_s
             logger.warning(
                 "held up: %s. Waiting for it; nothing is lost",
-                _listed(self._named(waits), "; "),
+                listed(self._named(waits), "; "),
                 extra=json_fields(event="held_up"),
             )
         elif self._logged_since_s is not None and not waits:
@@ -195,14 +197,14 @@ class Waits:
         if new:
             logger.warning(
                 "held up: %s. Nothing is lost; what it hides counts when it ends, as late events",
-                _listed(self._named(new), "; "),
+                listed(self._named(new), "; "),
                 extra=json_fields(event="held_up"),
             )
         if over:
             took_s = self._now_s() - min(over.values())
             logger.warning(
                 "no longer held up by an open transaction: %s, after %.0f s",
-                _listed(sorted(over), ", "),
+                listed(sorted(over), ", "),
                 took_s,
                 extra=json_fields(event="goes_on", seconds=round(took_s, 1)),
             )
@@ -215,8 +217,8 @@ class Waits:
             self._logged_transactions = {}
 
 
-def _listed(names: Sequence[str], separator: str) -> str:
-    """Join the first names, and say how many more there are."""
+def listed(names: Sequence[str], separator: str) -> str:
+    """Join the first three names, and say how many more there are."""
     named = list(names[:_NAMED_MAX])
     if more := len(names) - len(named):
         named.append(f"and {more} more")

@@ -7,6 +7,7 @@ begins or refers to a setting. A secret is written as the place where it is: { f
 
 import os
 import stat
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,6 @@ from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.runtime.errors import SettingsError
 
 KEY_BYTES = 32
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 CLIENT_ALLOWED = (
     'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
@@ -61,39 +61,35 @@ class NotReadable(Exception):
     """Why a file cannot be used: it is missing, not a regular file, or too long."""
 
 
-def read_regular(path: str | Path, most: int) -> bytes:
-    """Return the content of a regular file of at most `most` bytes, else raise NotReadable.
-
-    A named pipe may never have a writer, and a device never ends.
-    """
-    # Non-blocking: opening a named pipe would otherwise wait for a writer.
-    return _read(path, most, os.O_NONBLOCK)
-
-
-def _read(path: str | Path, most: int, flags: int) -> bytes:
+def read_bounded(path: str | Path, most: int, *, may_be_pipe: bool = False) -> bytes:
     """Return a file's content of at most `most` bytes, else raise NotReadable.
 
-    `flags` are further ones of `os.open`; with any, only a regular file is read. To read a
-    directory fails with the system's own message.
+    Unless it `may_be_pipe`, only a regular file is read: a named pipe may never have a writer, and
+    a device never ends.
     """
+    # Non-blocking: opening a named pipe would otherwise wait for a writer.
+    flags = 0 if may_be_pipe else os.O_NONBLOCK
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         with open(descriptor, "rb", buffering=0) as file:
             status = os.fstat(descriptor)
-            mode = status.st_mode
-            if flags and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            # Reading a directory fails with the system's own message.
+            is_file = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+            if not may_be_pipe and not is_file:
                 raise NotReadable("not a regular file")
             pieces: list[bytes] = []
-            # One byte more than may be: it is there if the file is too long. A pipe has no size.
-            left = 0 if status.st_size > most else most + 1
-            while left > 0 and (piece := file.read(min(left, 1 << 20))):
+            # A pipe has no size, and a file may grow: what was read is counted.
+            is_too_long = status.st_size > most
+            size = 0
+            while not is_too_long and (piece := file.read(1 << 20)):
                 pieces.append(piece)
-                left -= len(piece)
+                size += len(piece)
+                is_too_long = size > most
     except OSError as error:
         raise NotReadable(error.strerror or type(error).__name__) from error
     except ValueError:
         raise NotReadable("not a file name") from None
-    if left <= 0:
+    if is_too_long:
         raise NotReadable(f"longer than {most:,} bytes, the most that is read")
     return b"".join(pieces)
 
@@ -106,7 +102,7 @@ def read_file(
     `may_be_pipe`: the command line names it, perhaps as a pipe; else only a regular file is read.
     """
     try:
-        return _read(path, most, 0) if may_be_pipe else read_regular(path, most)
+        return read_bounded(path, most, may_be_pipe=may_be_pipe)
     except NotReadable as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise SettingsError(f"{path}: no such file") from None
@@ -161,10 +157,10 @@ def read_key(path: str | Path) -> bytes:
 
 
 def read_private(path: str | Path, most: int, made_by: str) -> bytes:
-    """Return up to `most` + 1 bytes of a key file that only its owner may read.
+    """Return the content of a key file that only its owner may read, or raise SettingsError.
 
-    The caller refuses a key of more than `most` bytes. `made_by` is the command that makes such a
-    file, for messages.
+    Of a file of more than `most` bytes, one more than that is returned, for the caller to refuse.
+    `made_by` is the command that makes such a file, for messages.
     """
     try:
         # Non-blocking: opening a named pipe would otherwise wait for a writer.
@@ -195,7 +191,7 @@ def read_private(path: str | Path, most: int, made_by: str) -> bytes:
 def read_domain(path: Path) -> list[str]:
     """Return the labels of a domain file: UTF-8, one per line, blank lines ignored."""
     line_of: dict[str, int] = {}
-    content = read_file(path, LIST_BYTES_MAX).removeprefix(BYTE_ORDER_MARK)
+    content = read_file(path, LIST_BYTES_MAX).removeprefix(BOM_UTF8)
     for number, line in enumerate(content.split(b"\n"), start=1):
         line = line.removesuffix(b"\r")
         where = f"{path}: line {number}"
@@ -225,8 +221,8 @@ def resolve_domain(
     """Replace `domain_file` and `buckets` in a histogram's `values` by what they declare.
 
     A domain is the list of a histogram's labels. `required`: whether the mechanism needs one; None:
-    it takes none. Raises ValueError, which begins with `where`, for a wrong file or wrong buckets,
-    or if the domain is given twice or missing.
+    it takes none, and buckets are not labels. Raises ValueError, which begins with `where`, for a
+    wrong file or wrong buckets, or if the domain is given twice or missing.
     """
     takes_domain = required is not None
     given = sum(name in values for name in ("domain", "domain_file", "buckets"))
