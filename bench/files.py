@@ -27,7 +27,7 @@ from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
 from workers.dashboard.store.store import Store
 from workers.dashboard.store.writing import Arrival, Position, Writer, compact, connect
-from workers.settings.settings import HistorySettings
+from workers.settings.settings import DashboardSettings
 
 PIECE = 500
 QUERIES = ("format=csv", "format=csv gzip", "format=parquet")
@@ -120,7 +120,7 @@ def print_floor(file: Path, rows: int) -> None:
 
 
 async def measure(path: Path, queries: list[str], rows: int, floor: bool) -> None:
-    history = HistorySettings(store=path)
+    history = DashboardSettings(store=path)
     settings = replace(reader_settings("products"), history=history)
     store = Store(settings)
     store.backlog.away = True

@@ -144,7 +144,7 @@ def test_every_setting_is_documented_and_no_other() -> None:
         ("kafka", [sections.KafkaSettings]),
         ("events", [sections.EventsSettings]),
         ("privacy", [sections.PrivacySettings]),
-        ("dashboard", [sections.HistorySettings]),
+        ("dashboard", [sections.DashboardSettings]),
         ("alert", [AlertSettings]),
         ("histogram", [KnownBaseConfig, UnkBaseConfig]),
     ):

@@ -29,7 +29,7 @@ from workers.mechanisms.config.sums import parse_sum
 from workers.pipeline.snapshots import Means
 from workers.runtime.errors import SettingsError
 from workers.settings.alerts import AlertSettings, alerts_of
-from workers.settings.settings import HistorySettings
+from workers.settings.settings import DashboardSettings
 
 SD = 20.0
 ABOVE = 1_000
@@ -231,7 +231,7 @@ def test_an_alert_reaches_webhook_and_topic_also_after_a_restart(
         settings = replace(
             topics.settings("products.1h"),
             alerts=(away,),
-            history=HistorySettings(store=tmp_path / "board.duckdb"),
+            history=DashboardSettings(store=tmp_path / "board.duckdb"),
         )
         topics.send(board(1, {"tea": 10}), board(2, {hostile: 5_000, "tea": 12}))
 

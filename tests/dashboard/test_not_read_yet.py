@@ -20,7 +20,7 @@ from workers.dashboard.feed import Feed
 from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.store import writing
 from workers.dashboard.store.following import Backlog
-from workers.settings.settings import HistorySettings
+from workers.settings.settings import DashboardSettings
 
 pytestmark = pytest.mark.waits
 
@@ -195,7 +195,7 @@ def test_keys_are_listed_as_soon_as_they_are_read_and_never_as_none(
     topics: Topics, held: Held, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The history has them from an earlier run; the question waits until memory has them too."""
-    stored = HistorySettings(store=tmp_path / "history.duckdb")
+    stored = DashboardSettings(store=tmp_path / "history.duckdb")
     settings = replace(topics.settings("products"), history=stored)
     held.release(*SOURCES)
     with Background(Dashboard(settings, port=0)) as running:

@@ -63,7 +63,8 @@ SPOKEN = {
     "workers/commands/topics.py": {"_no_events"},
     "workers/privacy/phrasing.py": {"cautions"},
     "workers/settings/settings.py": {
-        *("topic_complaints", "_complaints", "_user_complaints", "split_complaints")
+        *("topic_complaints", "_complaints", "_histogram_complaints"),
+        *("_name_complaints", "_user_complaints", "split_complaints"),
     },
     VIEWS: {
         "path_complaints",

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from workers.runtime.metrics import (
+    LATE,
     QUIET_S,
     RECORDS_MIN,
     WINDOW_S,
@@ -103,17 +104,17 @@ def test_late_events_are_many_above_a_tenth_and_few_at_a_twentieth(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rate = LateRate()
-    rate.note_events("products", 0.0, 1_000, 100)
+    rate.note("products", 0.0, 1_000, {LATE: 100})
     assert said(caplog) == []
-    rate.note_events("products", 1.0, 10, 10)
+    rate.note("products", 1.0, 10, {LATE: 10})
     [line] = said(caplog)
     assert line.startswith(
         "products: many events come late, after their tick has closed"
     )
     assert "(110 of 1010 within a minute)" in line and "events.grace" in line
-    rate.note_events("products", 2.0, 800, 0)
+    rate.note("products", 2.0, 800, {LATE: 0})
     assert said(caplog) == [line], "six in a hundred: it neither ends nor begins again"
-    rate.note_events("products", 2.0 + 2 * WINDOW_S, 1_000, 50)
+    rate.note("products", 2.0 + 2 * WINDOW_S, 1_000, {LATE: 50})
     assert said(caplog) == [line, "products: few of its events come late now"]
 
 

@@ -209,7 +209,7 @@ def _check_owners(
     owners_now = owners.at(time.time_ns() // 1_000_000)
     for config in settings.histograms:
         for complaint in split_complaints(config, owners_now):
-            raise SettingsError(complaint)
+            raise SettingsError(f"{config.where()}{complaint}")
 
 
 def _endless(settings: Settings) -> str:

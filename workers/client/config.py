@@ -28,12 +28,12 @@ from workers.settings.alerts import AlertSettings, alerts_of
 from workers.settings.durations import count_ticks
 from workers.settings.files import read_file
 from workers.settings.settings import (
-    HistorySettings,
+    DashboardSettings,
     KafkaSettings,
     WorkerSettings,
     budget_topic,
+    dashboard_of,
     from_file,
-    history_of,
     kafka_of,
 )
 
@@ -83,7 +83,7 @@ class ReaderSettings:
     worker: str
     connection: Connection
     histograms: tuple[HistogramTopic, ...]
-    history: HistorySettings = field(default_factory=HistorySettings)
+    history: DashboardSettings = field(default_factory=DashboardSettings)
     alerts: tuple[AlertSettings, ...] = ()
 
     @property
@@ -148,7 +148,7 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
             raise ValueError(
                 f"two histograms have the {setting} {display(twice)}: each needs its own"
             )
-    history = history_of(document.get("dashboard", {}), base)
+    history = dashboard_of(document.get("dashboard", {}), base)
     alerts = alerts_of(document, base, stored=history.store is not None)
     taken = {topic.topic for topic in topics}
     for alert in alerts:

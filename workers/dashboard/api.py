@@ -99,7 +99,7 @@ from workers.mechanisms.config.durations import parse_duration
 from workers.mechanisms.config.histogram import EPOCH
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.mechanisms.registry import MECHANISMS
-from workers.runtime.metrics import WithWorkerLabel, register_outages
+from workers.runtime.metrics import OutageMetrics, WithWorkerLabel
 from workers.settings.settings import ALL_STREAM_KEY
 
 
@@ -347,7 +347,7 @@ def application(
     # Metrics of outages get a label with the worker's name, those of the process do not.
     registry = CollectorRegistry(auto_describe=False)
     outages = CollectorRegistry()
-    register_outages(hub.outage, outages)
+    outages.register(OutageMetrics(hub.outage))
     registry.register(WithWorkerLabel(outages, settings.worker))
     ProcessCollector(registry=registry)
 

@@ -75,16 +75,14 @@ class _Sealing(type):
         """Make a class from its `members`, which are checked if its objects are `shared`."""
         for member, value in members.items() if shared else ():
             # A cached_property, and a method with functools.cache, bypass __setattr__.
-            if isinstance(value, functools.cached_property) or hasattr(
-                value, "cache_clear"
-            ):
+            is_lazy = isinstance(value, functools.cached_property)
+            if is_lazy or hasattr(value, "cache_clear"):
                 raise TypeError(
                     f"{name}.{member} is a lazy cache, and threads share {name}: make it in the constructor"
                 )
-            if (
-                isinstance(value, (*_MUTABLE, np.ndarray))
-                and member != "__annotations__"
-            ):
+            # Python itself keeps a class's annotations in a dict. Functions are not checked.
+            is_data = isinstance(value, (*_MUTABLE, np.ndarray))
+            if is_data and member != "__annotations__":
                 check_frozen(value, f"{name}.{member}")
         made = super().__new__(cls, name, bases, members)
         made._shared = shared
@@ -108,14 +106,16 @@ class Frozen(metaclass=_Sealing):
     _sealed: bool
 
     def __setattr__(self, name: str, value: object) -> None:
-        self.__refuse(name)
+        self.__refuse_if_sealed(name)
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        self.__refuse(name)
+        self.__refuse_if_sealed(name)
         object.__delattr__(self, name)
 
-    def __refuse(self, name: str) -> None:
+    # Two underscores: no subclass can have a method of this name.
+    def __refuse_if_sealed(self, name: str) -> None:
+        """Raise TypeError about attribute `name` once the constructor has returned."""
         if getattr(self, "_sealed", False):
             raise TypeError(
                 f"{type(self).__name__}.{name}: threads share it, so it is immutable"
@@ -208,20 +208,21 @@ def ready(*records: type[msgspec.Struct]) -> None:
 
 
 def thawed(value: T) -> T:
-    """Return a copy of a `Frozen` whose attributes can be set: the seal is not copied."""
+    """Return a copy of a `Frozen` whose attributes can be set: it has no seal."""
+    # The constructor would seal it.
     made = object.__new__(type(value))
     made.__dict__.update(vars(value))
     return made
 
 
 def _fields_of_frozen(value: Any) -> Sequence[str] | None:
-    """Return the fields of a frozen record or dataclass; None for any other object."""
+    """Return the names of a frozen record's or dataclass's fields; None for any other object."""
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__ if value.__struct_config__.frozen else None
     if not is_dataclass(value):
         return None
     names = [field.name for field in fields(value)]
-    # Attributes that are no fields, and so not checked: a cached_property could add them.
+    # Attributes beside the fields, such as a cached_property's, would not be checked: refuse it.
     has_more = not set(names).issuperset(getattr(value, "__dict__", ()))
     kind: Any = type(value)  # typeshed does not declare __dataclass_params__
     return None if has_more or not kind.__dataclass_params__.frozen else names

@@ -2,7 +2,8 @@
 
 Releasing a tick or encoding a commit takes a hundred short compiled steps with Python in between.
 Two threads switch the GIL, to a cold cache, at every step: up to three times the CPU time of one
-after the other. Long steps run without the GIL, in parallel, and need no lock.
+after the other. Long steps run without the GIL, in parallel, and need no lock. A step's `rows`, of
+the arrays that it works on, tell which it is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _PAUSE_S = 0.001
 
 
 class GilLock:
-    """Lock that all shards share: short work in `with lock.for_rows(n):` is done one by one."""
+    """Lock that all shards share: short work in `with lock.for_rows(n):` is done one at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,10 +46,11 @@ class GilTurn(AbstractContextManager["GilTurn"]):
         self._since_s: float | None = None
 
     def begin_piece(self, rows: int) -> None:
-        """Begin the next piece of work; wait for the lock if it is short."""
+        """Begin the next piece, of so many rows: with the lock if it is short, else without."""
         is_short = rows <= SHORT_ROWS
         if self._since_s is not None:
             is_over = time.monotonic() - self._since_s > _TURN_S
+            # Short pieces in a row keep the lock, until it is the turn of others.
             if is_short and not is_over:
                 return
             self._release()

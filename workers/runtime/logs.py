@@ -95,6 +95,8 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
+    """JSON formatter, with the fields that the module's docstring lists."""
+
     def format(self, record: logging.LogRecord) -> str:
         created = datetime.fromtimestamp(record.created, UTC)
         entry: dict[str, object] = {
@@ -137,8 +139,8 @@ def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
     sys.excepthook = _log_uncaught
 
 
-# Python's own hooks would print the error's message.
 def _log_thread_error(hook: threading.ExceptHookArgs) -> None:
+    """Log an error that ended a thread; Python's own hook would print its message."""
     if hook.exc_value is not None:
         name = "?" if hook.thread is None else hook.thread.name
         logging.getLogger("workers").error(
@@ -147,4 +149,5 @@ def _log_thread_error(hook: threading.ExceptHookArgs) -> None:
 
 
 def _log_uncaught(_kind: object, error: BaseException, _trace: object) -> None:
+    """Log an error that ends the process; Python's own hook would print its message."""
     logging.getLogger("workers").error("failed", exc_info=error)

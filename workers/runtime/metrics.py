@@ -83,13 +83,17 @@ class RejectRate:
                 steps.append(_Step(number))
             steps[-1].records += records
             steps[-1].rejects.update(rejects)
+            # Forget what is older than a minute.
             while steps[0].number <= number - WINDOW_S / _STEP_S:
                 steps.popleft()
             minute.last_s = now_s
             self._decide(topic, minute)
 
     def reason(self, topic: str, now_s: float) -> str | None:
-        """Return the commonest reason while nearly all records are rejected, else None."""
+        """Return the commonest reason while the alarm is raised, else None.
+
+        An alarm that no records have confirmed or ended for `QUIET_S` is cleared first.
+        """
         with self._lock:
             minute = self._by_topic.get(topic)
             if minute is None:
@@ -123,10 +127,10 @@ class RejectRate:
 
     def _log_alarm(self, topic: str, share: str, reason: str) -> None:
         logger.error(
-            "%s: %s. %s",
+            "%s: nearly all records are rejected (%s), most of them: %s. `quietcount check -c FILE` says why, with examples",
             topic,
-            f"nearly all records are rejected ({share}), most of them: {reason}",
-            "`quietcount check -c FILE` says why, with examples",
+            share,
+            reason,
         )
 
     def _log_clear(self, topic: str) -> None:
@@ -134,14 +138,10 @@ class RejectRate:
 
 
 class LateRate(RejectRate):
-    """Shares of late events by histogram: they take the place of rejects. Thread-safe."""
+    """Shares of late events: these and histograms take the places of rejects and topics."""
 
     _alarm_above = LATE_ALARM
     _clear_at = LATE_CLEAR
-
-    def note_events(self, histogram: str, now_s: float, events: int, late: int) -> None:
-        """Add committed `events`, of which `late` came after their tick had closed."""
-        self.note(histogram, now_s, events, {LATE: late} if late else {})
 
     def _log_alarm(self, topic: str, share: str, reason: str) -> None:
         logger.warning(
@@ -183,6 +183,7 @@ class Metrics:
     """The worker's counters and histograms. Thread-safe."""
 
     def __init__(self) -> None:
+        """Make and register all series; a shard's own are got from `stage`."""
         self.registry = registry = CollectorRegistry(auto_describe=True)
 
         def counter(name: str, words: str, *labels: str) -> Counter:
@@ -283,7 +284,7 @@ class Metrics:
         )
         self.outage = Outage()
         self.waits = Waits()
-        register_outages(self.outage, registry)
+        registry.register(OutageMetrics(self.outage))
         held_up = Gauge(
             "held_up_seconds",
             "Seconds for which something has waited while brokers answer; 0 below 5",
@@ -297,6 +298,7 @@ class Metrics:
         )
         self.rejecting = RejectRate()
         self._lock = Lock()
+        # Histograms of which `begins_to_publish` was asked.
         self._publishing = set[str]()
         self.fenced = counter(
             "fenced",
@@ -333,20 +335,17 @@ class Metrics:
         """Add `events` of a commit, of which `late` came after their tick had closed."""
         self.histogram_events.labels(histogram).inc(events)
         self.late_events.labels(histogram).inc(late)
-        self.late.note_events(histogram, time.monotonic(), events, late)
+        self.late.note(histogram, time.monotonic(), events, {LATE: late})
 
 
-def register_outages(outage: Outage, registry: CollectorRegistry) -> None:
-    registry.register(_Outages(outage))
-
-
-class _Outages(Collector):
-    """Metrics of Kafka's outages, computed at every scrape."""
+class OutageMetrics(Collector):
+    """Collector of the metrics of Kafka's outages, computed at every scrape."""
 
     def __init__(self, outage: Outage) -> None:
         self._outage = outage
 
     def describe(self) -> Iterator[Metric]:
+        """Yield the metrics, of which the registry needs only the names here."""
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
@@ -370,6 +369,7 @@ class WithWorkerLabel(Collector):
         self._worker = worker
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, which the other collector makes for every scrape, with the label."""
         for family in self._inner.collect():
             family.samples = [
                 sample._replace(labels={"worker": self._worker, **sample.labels})

@@ -23,6 +23,7 @@ class Printer:
     """Prints wrapped lines and tables; control sequences in the data are escaped."""
 
     def __init__(self, console: Console) -> None:
+        """Set the console's width: `WIDTH` at most, and exactly that in a file or pipe."""
         console.width = self.width = (
             min(console.width, WIDTH) if console.is_terminal else WIDTH
         )
@@ -48,8 +49,8 @@ class Printer:
     def one_line(self, text: str, indent: int) -> None:
         """Print text on one line, indented by so many columns and cut to the width."""
         shown = " " * indent + printable(text)
-        # A character may take no column, or two: so they are cut one by one, of a long text after
-        # the first `width` characters.
+        # Cut characters one by one, since each may take no column, one or two; the first cut leaves
+        # at most `width` of them.
         if cell_len(shown) > self.width:
             while cell_len(shown) > self.width - 3:
                 shown = shown[: min(len(shown) - 1, self.width)]
@@ -104,7 +105,7 @@ def iso_time(milliseconds: int) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Return a percentage; 0 and 100 appear only if exact."""
+    """Return a percentage, "-" of nothing; 0 and 100 appear only if exact."""
     if not whole:
         return "-"
     value = 100 * part / whole
@@ -133,6 +134,7 @@ class ProgressLine:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or _PipeConsole(stderr=True, highlight=False)
+        # The line on a terminal; None elsewhere.
         self._status: Status | None = None
         self._next_plain_s = time.monotonic() + PLAIN_INTERVAL_S
 
@@ -147,6 +149,7 @@ class ProgressLine:
             self._status.stop()
 
     def update(self, text: str) -> None:
+        """Show `text` in place of the line before; without a terminal every few seconds only."""
         if self._status is not None:
             self._status.update(escape(text))
         elif time.monotonic() >= self._next_plain_s:

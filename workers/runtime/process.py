@@ -56,6 +56,7 @@ def forbid_core_dumps() -> None:
 
 
 def version() -> str | None:
+    """Return the installed version of Quietcount; None in a checkout that is not installed."""
     try:
         return installed("quietcount")
     except PackageNotFoundError:

@@ -51,7 +51,7 @@ Refuse = Callable[[int, BaseException | None], web.Response]
 
 
 class _Connection(web.RequestHandler):
-    """Server connection; aiohttp's own error responses and logs would quote the request."""
+    """Server connection with `refuse` for errors: aiohttp's own answers would quote the request."""
 
     __slots__ = ("_refuse",)
 
@@ -62,9 +62,9 @@ class _Connection(web.RequestHandler):
     def handle_error(
         self, request: Any, status: int = 500, exc: BaseException | None = None, *_: Any
     ) -> web.StreamResponse:
-        """Return the answer to a request that no handler has answered."""
+        """Return the answer to a request that no handler has answered; aiohttp calls this."""
         if isinstance(exc, UnicodeEncodeError) and "Expect" in request.headers:
-            # aiohttp quotes an unknown expectation in its answer, and failed to.
+            # aiohttp refuses an unknown expectation by quoting it, and could not encode that.
             status = 417
         if status >= 500:
             self.log_exception("an answer failed", exc_info=exc)

@@ -26,7 +26,7 @@ class Traces:
     """Sends spans from a thread of its own; those that no collector takes are dropped."""
 
     def __init__(self, endpoint: str, worker: str) -> None:
-        """`endpoint` takes OTLP over HTTP. Raise SettingsError without the SDK."""
+        """`endpoint` takes OTLP over HTTP. Raise SettingsError without the (optional) SDK."""
         try:
             from opentelemetry import trace
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
@@ -43,10 +43,12 @@ class Traces:
         resource = Resource.create(
             {"service.name": "quietcount", "quietcount.worker": worker}
         )
+        # `close` shuts it down.
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         sending = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
         self._provider.add_span_processor(sending)
         self._tracer = self._provider.get_tracer("quietcount")
+        # The module, for `current` and `read`.
         self._api = trace
         self._headers = tracecontext.TraceContextTextMapPropagator()
 

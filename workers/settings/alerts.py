@@ -1,7 +1,8 @@
 """[[alert]]: what the dashboard tells when a count passes a limit beyond the noise.
 
 An alert watches the snapshots of one topic, a histogram's or that of one of its windows. `of` says
-which numbers in them: counts of items, their sums, or the count of all items.
+which numbers in them: counts of items, their sums, or the count of all items. Only a histogram with
+horizon = "never" has windows.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ _Topic = Annotated[str, Meta(pattern=TOPIC_NAME)]
 
 
 class AlertSettings(Checked, frozen=True, kw_only=True):
-    """One alert.
+    """One alert: a number is above `above`, and its noise alone hardly explains that.
 
-    `window` is a duration as written, or None for counts since an epoch began. `keys` and `items`
-    of None are all. `series` is how many items the limit of `false_alarms` allows for, over all
-    stream keys.
+    Numbers that are not above it raise at most `false_alarms` alarms a day in expectation, if there
+    are at most `series` of them over all stream keys. `window` is a duration as written, or None
+    for counts since an epoch began. `keys` and `items` of None are all. `webhook` and `topic` say
+    where alarms are sent.
     """
 
     name: Annotated[str, _NAME]
@@ -114,7 +116,10 @@ def alerts_of(
 
 
 def _alert(section: Mapping[str, Any], number: int, base: Path) -> AlertSettings:
-    """Return one [[alert]], checked by itself; `number`, from 1, is how messages name it."""
+    """Return one [[alert]], checked by itself; ValueError for a wrong one.
+
+    `number`, from 1, is how messages name it while it may lack a name.
+    """
     where = f"alert {number}: "
     known = {rule.name: rule for rule in rules(AlertSettings)}
     for name in section:
@@ -124,6 +129,7 @@ def _alert(section: Mapping[str, Any], number: int, base: Path) -> AlertSettings
         if rule.required and name not in section:
             raise ValueError(f"{where}{name} is missing: {rule.allowed}")
     values = dict(section)
+    # Any other table is refused as the wrong type.
     webhook = values.get("webhook")
     if isinstance(webhook, dict) and set(webhook) in ({"file"}, {"env"}):
         values["webhook"] = read_secret(webhook, f"{where}webhook", base)
@@ -145,6 +151,7 @@ def _check_histogram(alert: AlertSettings, histograms: Sequence[Any]) -> None:
             f"{alert.where()}histogram = {display(alert.histogram)}: no [[histogram]] has this name"
         )
     histogram = named[0]
+    # The setting by which a histogram publishes such numbers.
     needed = {"sum": "sum", "all_items": "total_share"}.get(alert.of)
     if needed is not None and needed not in histogram:
         raise ValueError(

@@ -7,7 +7,8 @@ expression for whole names.
 A section is a class below, whose attributes are the settings in it with their ranges and, for
 messages, the allowed values in words; `mechanisms.config.checked` reads them as *rules*. A class's
 `complaints()` yields what ranges cannot say; the first one is the error. `where` is how messages
-about a section begin, and `base` the directory of the file.
+about a section begin, and `base` the directory of the file. What a histogram reads of an event is
+its *view*; histograms with equal views share one.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class TopicNames(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str | list[str]:
-        """The topics as mechanism ids contain them: a text, or a list of several names."""
+        """The topics as in mechanism ids, which must never change: a text, or a list of names."""
         return (
             str(self)
             if self.is_single or self.pattern is not None
@@ -221,7 +222,10 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
-    """[kafka]: the cluster and librdkafka's options; these may be secret: the repr shows names."""
+    """[kafka]: the cluster, librdkafka's options, and where OAUTHBEARER tokens come from.
+
+    Values of options may be secret: both reprs (rich would print all fields) show only names.
+    """
 
     bootstrap: Annotated[str, _allowed(_HOSTS, rf"^{_HOST}(, ?{_HOST})*\Z")]
     client: Annotated[dict[str, str], _allowed(_CLIENT)] = msgspec.field(
@@ -238,7 +242,10 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 
 
 class EventsSettings(Section, frozen=True, kw_only=True):
-    """[events]: the topic, the fields of an event that are read, and how late it may come."""
+    """[events]: the topic, the fields of an event that are read, and how late it may come.
+
+    `where` is an attribute with an underscore, since it is a method here.
+    """
 
     topic: Annotated[str | tuple[str, ...], _allowed(_TOPIC_ALLOWED)]
     key: Annotated[Field, _allowed(_KEY)]
@@ -273,6 +280,7 @@ class EventsSettings(Section, frozen=True, kw_only=True):
         return TopicNames.of(self.topic)
 
     def complaints(self) -> Iterator[str]:
+        """Yield wrong topics, keys, users and paths, and fields that two settings name."""
         yield from topic_complaints(self.topic)
         if self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
             yield f"key = {display(self.key)}: {_KEY}"
@@ -286,7 +294,7 @@ class EventsSettings(Section, frozen=True, kw_only=True):
         yield from views.path_complaints({name: getattr(self, name) for name in paths})
         if self.timestamp is None and self.timestamp_unit != "ms":
             yield f"timestamp_unit = {display(self.timestamp_unit)}: only with timestamp"
-        # By field, the setting that has it.
+        # These must read different fields; `count` may read any. By field, the setting that has it.
         setting_of = {self.key: "key"}
         for name in ("items", "timestamp", "user"):
             field = getattr(self, name)
@@ -296,15 +304,12 @@ class EventsSettings(Section, frozen=True, kw_only=True):
                 setting_of[field] = name
 
 
-class HistorySettings(Section, frozen=True, kw_only=True):
+class DashboardSettings(Section, frozen=True, kw_only=True):
     """[dashboard]: the file of its history, and how long ticks and hourly values are kept."""
 
     store: Annotated[Path | None, _allowed(_STORE)] = None
     keep_ticks_ms: Annotated[Duration, _duration(60_000, KEEP_MAX_MS)] = 30 * DAY_MS
     keep_hours_ms: Annotated[Duration, _duration(60_000, KEEP_MAX_MS)] = 730 * DAY_MS
-
-    def where(self) -> str:
-        return "dashboard."
 
     def complaints(self) -> Iterator[str]:
         if self.keep_hours_ms < self.keep_ticks_ms:
@@ -318,7 +323,10 @@ _DELIVER_AFTER_MS = 2_000
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
-    """[privacy]: whom the guarantee protects, and the ceiling over all histograms, if any."""
+    """[privacy]: whom the guarantee protects, and the ceiling over all histograms, if any.
+
+    `neighbours`: it hides what a record says ("content"), or also whether there was one ("record").
+    """
 
     unit: Literal["event", "user"] = "event"
     neighbours: Literal["content", "record"] = "content"
@@ -349,10 +357,10 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
         """How long after its end a tick is delivered; None: as soon as it is ready."""
         if self.neighbours == "content":
             return None
-        default = _DELIVER_AFTER_MS
-        return default if self.deliver_after_ms is None else self.deliver_after_ms
+        return self.deliver_after_ms or _DELIVER_AFTER_MS
 
     def complaints(self) -> Iterator[str]:
+        """Yield settings that others rule out, a wrong period, and half a ceiling."""
         if self.neighbours == "content" and self.deliver_after_ms is not None:
             after = display(format_duration(self.deliver_after_ms))
             yield f'deliver_after = {after}: only with neighbours = "record"'
@@ -364,7 +372,7 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
         try:
             period_ms = self.period_ms
         except ValueError:
-            period_ms = 0  # no duration: also outside the range
+            period_ms = 0  # not a duration at all: refused as one outside the range
         if period_ms is not None and not _PERIOD_MIN_MS <= period_ms <= _PERIOD_MAX_MS:
             yield f"period = {display(self.period)}: {_PERIOD}"
         if (self.max_epsilon is None) != (self.max_delta is None):
@@ -372,6 +380,7 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
             given, lacking = names if self.max_delta is None else names[::-1]
             yield f"{lacking} is missing: a ceiling is both, and {given} is given"
         elif self.max_epsilon is None:
+            # Without a ceiling these have no effect.
             for name, default in (("period", "epoch"), ("uncounted_workers", ())):
                 value = getattr(self, name)
                 if value != default:
@@ -554,7 +563,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_behind_ms(self) -> int | None:
-        """How late an event may arrive and still count; None: without limit."""
+        """How late an event may arrive and still count; None: without limit.
+
+        By default it is the longest epoch or window of the histograms.
+        """
         if self.events.max_behind_ms is not None:
             return self.events.max_behind_ms
         longest = MAX_BEHIND_MIN_MS
@@ -562,6 +574,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if histogram.without_epochs:
                 longest = max(longest, *histogram.windows)
                 continue
+            # An epoch without end.
             if histogram.horizon_ticks is None:
                 return None
             longest = max(longest, histogram.horizon_ticks * histogram.tick_ms)
@@ -607,14 +620,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if histogram.name in names:
                 yield f"{histogram.where()}name = {display(histogram.name)}: another histogram has this name"
             names.add(histogram.name)
-            yield from _user_complaints(histogram, of_users)
-            if self.privacy.neighbours == "record":
-                yield from _record_complaints(histogram)
-            yield from split_complaints(histogram, self.worker.owner_partitions)
-            all_keys = (histogram.key or self.events.key) == ALL_KEYS
-            if all_keys and histogram.keys != (ALL_STREAM_KEY,):
-                yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" (the one stream key is "{ALL_STREAM_KEY}")'
-        # The first histogram that has a view is the one to name; "" is the view of [events].
+            for complaint in self._histogram_complaints(histogram, of_users):
+                yield f"{histogram.where()}{complaint}"
+        # Complaints about a view name the first histogram that has it; "" is the view of [events].
         histogram_of = {
             lane.view: config
             for config in reversed(self.histograms)
@@ -623,6 +631,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for view, complaint in views.complaints(self.shape):
             section = histogram_of[view].where() if view else "events."
             yield f"{section}{complaint}"
+        yield from self._name_complaints()
+
+    def _histogram_complaints(
+        self, histogram: HistogramConfig, of_users: bool
+    ) -> Iterator[str]:
+        """Yield what in a histogram does not fit other sections; messages begin with its name."""
+        yield from _user_complaints(histogram, of_users)
+        if self.privacy.neighbours == "record":
+            yield from _record_complaints(histogram)
+        yield from split_complaints(histogram, self.worker.owner_partitions)
+        all_keys = (histogram.key or self.events.key) == ALL_KEYS
+        if all_keys and histogram.keys != (ALL_STREAM_KEY,):
+            yield f'keys: leave it out with events.key = "{ALL_KEYS}" (the one stream key is "{ALL_STREAM_KEY}")'
+
+    def _name_complaints(self) -> Iterator[str]:
+        """Yield topics whose names are too long, or are those of other topics."""
         purpose_of: dict[str, str] = {}
         for topic, purpose in self._topics():
             if not re.match(TOPIC_NAME, topic):
@@ -633,7 +657,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{purpose} = {display(topic)}: needs a topic of its own; {other} has this name too (. and _ count as equal)"
 
     def _rekey_complaints(self, of_users: bool) -> Iterator[str]:
-        """Yield what does not fit re-keying (events are sent on by user), or needs it."""
+        """Yield what does not fit re-keying (events are forwarded by user), or needs it."""
         events = self.events
         if not self.privacy.rekey:
             if self.worker.user_partitions is not None:
@@ -651,7 +675,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _topics(self) -> Iterator[tuple[str, str]]:
-        """Yield every topic whose name the settings decide, with what decides it."""
+        """Yield every topic whose name the settings decide, and what messages call it."""
         for topic in self.internal_topics:
             yield topic, f"the worker's {topic}"
         yield self.budget_topic, f"the worker's {self.budget_topic}"
@@ -661,6 +685,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             yield topic, "events.topic"
         for histogram in self.histograms:
             for name, topic in self.outputs(histogram):
+                # Histograms with windows have a series, and a topic, for each window.
                 of_series = "" if name == histogram.name else f" of {name}"
                 yield topic, f"{histogram.where()}topic{of_series}"
 
@@ -673,7 +698,7 @@ def shape_of(
     """Return the fields to read from an event, with a view for every way histograms look at it.
 
     `user` is the field of its user, None where users are not read. Without histograms, there is
-    the view of `[events]`, named "".
+    the view of `[events]`, named "". Histograms with equal views have equal view names.
     """
     view_by_name: dict[str, View] = {}
     for config in histograms:
@@ -722,7 +747,7 @@ def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) ->
 
 
 class StageTopics(NamedTuple):
-    """Internal topics of stages 1 (contribute) and 2 (release); of re-keying: `rekey_topics`."""
+    """Internal topics of stage 1 (contribute) and 2 (release); `rekey_topics` has two more."""
 
     contributions: str
     contribute_state: str
@@ -766,36 +791,36 @@ def _per_item_in_a_tick() -> list[str]:
 
 
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
-    """Yield what in a histogram does not fit who is protected: users, or (False) events."""
+    """Yield what in a histogram does not fit who is protected: users, or (False) events.
+
+    `bounds_rho` is budget that was spent on the histogram's bounds.
+    """
     bound = histogram.max_items_per_user
     if of_users and bound is None:
-        yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
+        yield 'max_items_per_user is missing: privacy.unit = "user" needs it'
     elif of_users and histogram.bounds_rho is not None:
-        yield f'{histogram.where()}bounds_rho = {histogram.bounds_rho}: only with privacy.unit = "event", which it was spent on'
+        yield f'bounds_rho = {histogram.bounds_rho}: only with privacy.unit = "event", which it was spent on'
     elif of_users and not histogram.protects_users:
         yield (
-            f'{histogram.where()}mechanism = "{histogram.mechanism}": privacy.unit = "user" needs {", ".join(_per_item())}, '
+            f'mechanism = "{histogram.mechanism}": privacy.unit = "user" needs {", ".join(_per_item())}, '
             f"or meta with one of {', '.join(_per_item_in_a_tick())} as its algorithm"
         )
     elif not of_users and bound is not None:
-        yield f'{histogram.where()}max_items_per_user = {bound}: only with privacy.unit = "user"'
+        yield f'max_items_per_user = {bound}: only with privacy.unit = "user"'
 
 
 def _record_complaints(histogram: HistogramConfig) -> Iterator[str]:
-    """Yield what in a histogram would show that there was a record, which is to be hidden."""
+    """Yield what in a histogram would show whether there was one more record.
+
+    Called with neighbours = "record", whose guarantee hides that.
+    """
     mode = 'privacy.neighbours = "record"'
     if histogram.start is None:
-        yield (
-            f"{histogram.where()}start is missing: {mode} needs it: else the first record decides where publishing begins"
-        )
+        yield f"start is missing: {mode} needs it: else the first record decides where publishing begins"
     if histogram.bounds_rho is not None:
-        yield (
-            f"{histogram.where()}bounds_rho = {histogram.bounds_rho}: not with {mode}: another record changes which are sampled"
-        )
+        yield f"bounds_rho = {histogram.bounds_rho}: not with {mode}: another record changes which are sampled"
     if histogram.keys == "public":
-        yield (
-            f'{histogram.where()}keys = "public": {mode} needs declared keys: each name of a key shows that a record had it'
-        )
+        yield f'keys = "public": {mode} needs declared keys: each name of a key shows that a record had it'
 
 
 def split_complaints(histogram: HistogramConfig, owners: int | None) -> Iterator[str]:
@@ -803,7 +828,7 @@ def split_complaints(histogram: HistogramConfig, owners: int | None) -> Iterator
     split = histogram.split
     if split == 1:
         return
-    setting = f"{histogram.where()}split = {split}"
+    setting = f"split = {split}"
     if not histogram.about.per_item:
         yield f"{setting}: needs a mechanism that treats items one by one: {', '.join(_per_item())}"
     if histogram.buckets is not None:
@@ -857,7 +882,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         (*_SECTIONS, "schema_registry", "dashboard", "histogram", "alert"),
     )
     # [dashboard] and [[alert]] are only checked here; the dashboard reads them.
-    history = history_of(document.get("dashboard", {}), base)
+    history = dashboard_of(document.get("dashboard", {}), base)
     alerts_of(document, base, stored=history.store is not None)
     for name, record in _SECTIONS.items():
         required = [rule.name for rule in rules(record) if rule.required]
@@ -906,7 +931,7 @@ _SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
 
 
 def _must_be_section(name: str, values: object) -> dict[str, Any]:
-    """Return a section as a table, which a value of this name may not be."""
+    """Return the table that [name] is; SettingsError if the file has a value of that name."""
     if not isinstance(values, dict):
         raise SettingsError(f"{name} = {display(values)}: must be a section, [{name}]")
     return values
@@ -923,10 +948,10 @@ def kafka_of(values: Mapping[str, Any], base: Path) -> KafkaSettings:
     return msgspec.structs.replace(settings, token_file=base / settings.token_file)
 
 
-def history_of(values: object, base: Path) -> HistorySettings:
+def dashboard_of(values: object, base: Path) -> DashboardSettings:
     """Return [dashboard], checked, with the path of its store from `base` on."""
     settings = _section(
-        HistorySettings, _must_be_section("dashboard", values), "dashboard."
+        DashboardSettings, _must_be_section("dashboard", values), "dashboard."
     )
     if settings.store is None:
         return settings
@@ -953,7 +978,8 @@ def _histogram(
 ) -> HistogramConfig:
     """Return a [[histogram]], checked; `position` from 1 names one without a name.
 
-    Files that it names are read, and durations become numbers of ticks.
+    Files that it names are read, and durations that count ticks become numbers of ticks. Which
+    class it becomes, and so which settings it has, depends on its `mechanism`.
     """
     values = dict(values)
     name = values.get("name")
@@ -971,10 +997,11 @@ def _histogram(
     if values.get("key", events.key) == ALL_KEYS:
         values.setdefault("keys", [ALL_STREAM_KEY])
     record = MECHANISMS[mechanism]
-    # None: the mechanism takes no domain.
+    # Whether `domain` (its labels) is required; None: the mechanism takes none.
     needs_domain = {rule.name: rule.required for rule in rules(record)}.get("domain")
     resolve_domain(values, needs_domain, where, base)
     durations.count_ticks(values, where)
+    # Settings that `values` no longer has.
     further = ("mechanism",) if needs_domain is None else ("mechanism", "domain_file")
     return _section(record, values, where, further)
 

@@ -28,6 +28,6 @@ def when(time_ms: int) -> str:
     """Format ms since 1970 as a UTC time with milliseconds."""
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
-    except OverflowError:
+    except OverflowError:  # beyond the year 9999
         return f"{time_ms} ms since 1970"
     return moment.isoformat(timespec="milliseconds")

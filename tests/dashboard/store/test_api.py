@@ -43,7 +43,7 @@ from workers.dashboard.hub import Hub
 from workers.dashboard.store import files
 from workers.dashboard.store.store import FILES, THREADS, WAITING, QueryFailed, Store
 from workers.dashboard.store.writing import Writer, thin
-from workers.settings.settings import HistorySettings
+from workers.settings.settings import DashboardSettings
 
 LIFE = life()
 HOUR = 3_600_000
@@ -69,7 +69,7 @@ async def client(
     hub = Hub()
     hub.publish([seen(document) for document in documents[len(documents) - memory :]])
     store = Store(
-        replace(reader_settings("products"), history=HistorySettings(store=path))
+        replace(reader_settings("products"), history=DashboardSettings(store=path))
     )
     store.backlog.away = True
     store.start()

@@ -22,7 +22,7 @@ from workers.dashboard.store import store as module
 from workers.dashboard.store import writing
 from workers.dashboard.store.store import QueryFailed, Store
 from workers.dashboard.store.writing import Arrival, Database, Position, Writer
-from workers.settings.settings import HistorySettings
+from workers.settings.settings import DashboardSettings
 
 ITEMS = [(f"item {i}", 1_000 - i) for i in range(1_000)]
 #: DuckDB's message; it was taken for a file that another process has locked.
@@ -66,7 +66,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     Follower.written = 300
     Follower.fails = []
     Follower.stopped.clear()
-    history = HistorySettings(store=path)
+    history = DashboardSettings(store=path)
     made = Store(replace(reader_settings("products"), history=history))
     made.start()
     until(lambda: Follower.written > 300, "it writes", PATIENCE_S)
