@@ -71,9 +71,11 @@ class DigitCurve(Curve):
         self.radix = radix
         self.levels = len(variances)
         self._variances = variances
+        # The variance that rounding adds to a published sum.
         self._rounding = rounding
 
     def variance(self, ticks: Ticks) -> Floats:
+        """Return the variances at some ticks, by their digits in base r."""
         total = np.full(len(ticks), self._rounding)
         rest = ticks
         for variance in self._variances:

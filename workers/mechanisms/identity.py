@@ -30,7 +30,7 @@ class Identity(TypedDict):
 def describe(
     mechanism: Mapping[str, object], **identity: Unpack[Identity]
 ) -> dict[str, object]:
-    """Return the parameters that identify a `Mechanism.public()` in all of its epochs, as JSON."""
+    """Return what every id of a mechanism is a hash of, as JSON: its `public()` and identity."""
     return {"version": VERSION, **identity, **mechanism}
 
 

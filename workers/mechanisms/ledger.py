@@ -66,7 +66,7 @@ def tick_rows(contributions: Parts) -> TickRows:
             added = slice(n, n + unknown)
             tags[added] = part.tags.take(new, axis=0)
             keys[added] = part.keys[new]
-            # Without a sum: a message has each item once.
+            # Set, not added up: a message has each item once.
             counts[added] = part.counts[new]
             labels.append(part.labels.take(new))
             n += unknown
@@ -75,7 +75,10 @@ def tick_rows(contributions: Parts) -> TickRows:
 
 
 def _served(part: Contributions, key_index: Codes) -> TickRows:
-    """Return the rows of a message whose stream keys are served (`Parts`), by their index."""
+    """Return the rows of a message, without those of stream keys that this histogram lacks.
+
+    `key_index` has the ledger's index of each of the message's stream keys, -1 where it lacks one.
+    """
     keys = key_index[part.key_of_row]
     if not (keys < 0).any():
         return TickRows(part.tags, keys, part.counts, part.labels)
@@ -283,7 +286,7 @@ class Ledger:
             keys = key_index[key_of_row[new]]
             added = self.append(tags.take(new, axis=0), keys, labels)
             rows[new] = added
-            # Without a sum: a message has each item once.
+            # Set, not added up: a message has each item once.
             self._counts[added] = counts[new]
         elif unknown:
             rows = rows[rows >= 0]

@@ -59,13 +59,13 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class WindowReleases:
-    """One tick's releases of a histogram without epochs, by window in the order of the settings.
+    """One tick's releases of a histogram without epochs: one for each of its `windows`, in order.
 
-    All are of the same rows, by their number in the ledger after the step.
+    All show the same rows of the ledger.
     """
 
     releases: tuple[Release, ...]
-    # By window, the tick after which it counts; below 0 in the first ticks.
+    # By window, the last tick before it; below 0 where it begins before tick 1.
     begins: tuple[int, ...]
 
 
@@ -142,7 +142,10 @@ class Noise(Protocol):
     """Noise of all rows of an epoch."""
 
     def at(self, t: int, tags: Tags) -> Longs:
-        """Return the integer noise of every row at tick t; `tags` only grows."""
+        """Return the integer noise of every row at tick t, (n,), by the rows' tags, (n, 2).
+
+        Between ticks rows may only be appended, so what was computed for a row may be kept.
+        """
 
 
 @runtime_checkable
@@ -170,6 +173,7 @@ class Mechanism(Frozen):
     def __init__(self, config: HistogramConfig, unit: str) -> None:
         self.kind = config.mechanism
         self.config = config
+        # What the guarantee protects: "event" or "user".
         self._unit = unit
         self._domain = tuple(label.encode() for label in config.declared)
 

@@ -6,7 +6,7 @@ imported here, so a new one is found.
 """
 
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
 
@@ -14,7 +14,11 @@ from msgspec import structs
 
 from workers import mechanisms
 from workers.mechanisms.about import About
-from workers.mechanisms.config.histogram import HistogramConfig, declared
+from workers.mechanisms.config.histogram import (
+    HistogramConfig,
+    declared,
+    subclasses,
+)
 from workers.mechanisms.mechanism import Mechanism
 from workers.runtime.frozen import check_frozen
 
@@ -24,20 +28,13 @@ for _module in pkgutil.walk_packages(mechanisms.__path__, mechanisms.__name__ + 
 del _module
 
 
-def _kinds(kind: type[Mechanism]) -> Iterator[type[Mechanism]]:
-    """Yield a class and all its subclasses."""
-    yield kind
-    for narrower in kind.__subclasses__():
-        yield from _kinds(narrower)
-
-
 MECHANISMS: Mapping[str, type[HistogramConfig]] = MappingProxyType(declared())
 
 # By the class's own `configs` alone: a subclass has those of its base class too.
 _MADE_FROM: Mapping[type[HistogramConfig], type[Mechanism]] = MappingProxyType(
     {
         config: kind
-        for kind in _kinds(Mechanism)
+        for kind in subclasses(Mechanism)
         for config in vars(kind).get("configs", ())
     }
 )
@@ -50,7 +47,10 @@ def about(mechanism: str) -> About | None:
 
 
 def event_level(config: HistogramConfig, unit: str) -> HistogramConfig:
-    """Return the event-level configuration that gives `unit` the protection it gives an event."""
+    """Return the event-level configuration that gives `unit` the protection it gives an event.
+
+    A user with m items in an epoch costs as much as one event with m items (`protects_users`).
+    """
     if unit == "event" or config.max_items_per_user is None:
         return config
     return structs.replace(config, max_items=config.max_items_per_user)

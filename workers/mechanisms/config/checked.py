@@ -96,7 +96,7 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
             )
         duration = any((meta.extra or {}).get("duration") for meta in metas)
         probe = msgspec.defstruct(f"{record.__name__}_{field.name}", [("value", hint)])
-        # Now, by one thread.
+        # So that any thread may validate by it: at first use, two at once may end the process.
         ready(probe)
         checks.append(
             Rule(
@@ -127,7 +127,7 @@ def display(value: object) -> str:
 
 
 def _decode(kind: type, value: object) -> object:
-    """Convert a value to a type that msgspec does not know, which is the path of a file."""
+    """Convert a value to the one type that msgspec does not know: the path of a file."""
     if isinstance(value, kind):
         return value
     if kind is Path and isinstance(value, str) and value and "\0" not in value:

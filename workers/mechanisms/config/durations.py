@@ -25,9 +25,8 @@ def format_duration(duration_ms: int) -> str:
         raise ValueError(f"duration_ms = {duration_ms}: 0 or more")
     if duration_ms == 0:
         return "0s"
-    unit = [unit for unit, width in MILLISECONDS.items() if duration_ms % width == 0][
-        -1
-    ]
+    units = reversed(MILLISECONDS)
+    unit = next(unit for unit in units if duration_ms % MILLISECONDS[unit] == 0)
     return f"{duration_ms // MILLISECONDS[unit]}{unit}"
 
 

@@ -10,7 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    TypeVar,
+)
 
 import msgspec
 from msgspec import Meta
@@ -41,6 +49,8 @@ from workers.mechanisms.config.windows import (
 )
 from workers.mechanisms.counters.base import last_tick_of
 from workers.mechanisms.counters.kinds import KINDS, kinds_with
+
+T = TypeVar("T")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RECENT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -278,6 +288,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def grid(self) -> TickGrid:
+        """Return the ticks and the epochs in which counts are published."""
         return TickGrid(
             tick_ms=self.tick_ms, start_ms=self.start_ms, horizon=self.horizon_ticks
         )
@@ -305,8 +316,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             tick_ms=self.tick_ms,
             start_ms=self.start_ms,
             max_items=self.max_items,
+            # 0: contributions name the users of an item, to count each once.
             max_count=0 if self.unique_users else self.max_count,
             max_items_per_user=self.max_items_per_user,
+            # Stage 1 keeps nothing longer than a tick, unless it bounds users.
             horizon=None
             if self.max_items_per_user is None
             else self.charge_grid.horizon,
@@ -417,6 +430,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def shown_quantiles(self) -> tuple[float, ...]:
+        """Return the quantiles of the numbers in the buckets that snapshots state, if any."""
         if self.buckets is None or not self.has_quantiles:
             return ()
         return DEFAULT_QUANTILES if self.quantiles is None else self.quantiles
@@ -446,6 +460,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return f"histogram {self.name!r}: "
 
     def complaints(self) -> Iterator[str]:
+        """Yield what is wrong between settings that are each allowed, for the operator."""
+        # Time and budget.
         yield from self._never_complaints()
         if self.about.needs_end and self.horizon == "unbounded":
             yield f'horizon = "unbounded": mechanism = "{self.mechanism}" needs a number of ticks'
@@ -465,6 +481,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             payers = " and ".join(names_of(lambda about: about.plain))
             yield f"bounds_rho = {self.bounds_rho}: only in {payers}"
         yield from self._tick_complaints()
+
+        # The counter and its own settings.
         kind = KINDS[self.counter]
         if kind.is_beyond(self.horizon_ticks):
             yield f'counter = "{kind.kind}": needs a horizon of at most {kind.longest:,} ticks'
@@ -482,6 +500,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 f"end_share = {self.end_share}: only in {', '.join(users)}, with {kinds_with('end_share')} and a number "
                 "of ticks as horizon"
             )
+
+        # What is read of an event.
         if self.keys != "public":
             yield from label_complaints("keys", self.keys)
         key = self.key or ""
@@ -493,6 +513,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         yield from self._bucket_complaints()
         yield from self._sum_complaints()
         yield from label_complaints("domain", self.declared)
+
+        # Windows.
         if self.windows and not self.subtracts:
             able = _able(names_of(lambda about: about.subtracts))
             yield (
@@ -646,7 +668,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
 
 def _able(names: Sequence[str]) -> str:
-    """Return names of mechanisms as an error lists them, then those with `subtracts_with`."""
+    """Return names of able mechanisms as an error lists them.
+
+    Last come those that are able with a certain setting only (`About.subtracts_with`).
+    """
     also = [
         f"{name} with {kind.about.subtracts_with}"
         for name, kind in declared().items()
@@ -671,15 +696,16 @@ def kbar_of(config: HistogramConfig, least: int) -> int:
 
 def declared() -> dict[str, type[HistogramConfig]]:
     """Return the configurations of all mechanisms imported so far by name, in order of tables."""
-    found: list[type[HistogramConfig]] = []
-    kinds: list[type[HistogramConfig]] = [HistogramConfig]
-    while kinds:
-        kind = kinds.pop()
-        kinds += kind.__subclasses__()
-        if "about" in vars(kind):
-            found.append(kind)
-    found.sort(key=lambda kind: kind.about.order_in_tables)
-    return {str(kind.__struct_config__.tag): kind for kind in found}
+    kinds = [kind for kind in subclasses(HistogramConfig) if "about" in vars(kind)]
+    kinds.sort(key=lambda kind: kind.about.order_in_tables)
+    return {str(kind.__struct_config__.tag): kind for kind in kinds}
+
+
+def subclasses(kind: type[T]) -> Iterator[type[T]]:
+    """Yield a class and all its subclasses, at any depth."""
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from subclasses(narrower)
 
 
 def names_of(ability: Callable[[About], bool]) -> list[str]:

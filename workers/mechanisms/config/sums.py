@@ -12,7 +12,7 @@ Bound: R Dinf <= `STEPS_MAX`, Dinf how often an item of an event counts, so twic
 events are below 2^63 for n < 4.6e12: 53 days of a million events a second, all of one item.
 """
 
-from decimal import ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_FLOOR, Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
@@ -75,6 +75,7 @@ class Rounding(Frozen):
         self._least = summed.from_
         self._most = summed.to
         self._steps = summed.steps
+        # In whole units of 10^-`UNIT_DIGITS`.
         self._from_units = _units(summed.from_)
         self._step_units = _units(summed.step)
 
@@ -140,13 +141,13 @@ def _decimal(value: Any, name: str) -> Decimal:
         if not is_finite(value):
             raise ValueError
         written = Decimal(repr(value))
-        unit = Decimal((0, (1,), -DIGITS_MAX))
-        if abs(written) >= 10**DIGITS_MAX or written != written.quantize(
-            unit, ROUND_HALF_UP, _EXACT
-        ):
+        # At most DIGITS_MAX digits before the point, and as many after it.
+        last_digit = Decimal((0, (1,), -DIGITS_MAX))
+        cut = written.quantize(last_digit, context=_EXACT)
+        if abs(written) >= 10**DIGITS_MAX or written != cut:
             raise ValueError
     except (ValueError, OverflowError, InvalidOperation):
         raise ValueError(f".{name} = {display(value)}: {_NUMBER}") from None
-    # One text for 1, 1.0 and 1e0.
+    # One text for 1, 1.0 and 1e0, and 0 for -0.0.
     plain = written.normalize(_EXACT) + 0
     return plain.quantize(Decimal(1)) if plain == plain.to_integral_value() else plain

@@ -400,9 +400,9 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
         steps = _first_list(path, len(path.steps), lists)
         if steps and path.list_at is None:
             yield f'{name} = "{path}": "{Path(steps)}" is a list for another path'
+    # What lies beside each item of a list: setting, path, and what else the error suggests. (A
+    # number without a list is one for the event.)
     number = view.number
-    # A number without a list is one for the event.
-    # Setting, path in a list, and what else the error suggests.
     beside_items = (
         ("count", view.count, "both without []"),
         ("sum.field", number if number and number.list_at else None, "without []"),
@@ -436,8 +436,9 @@ def _of_condition(
         return  # an absent field satisfies it
     if needs_value and any(_within(tested, path) for path in named.values()):
         yield f'where: field = "{tested}" is an object for another path, so it never has such a value'
-    # A list at the end of the path exists, but has no value to compare.
-    if steps := _first_list(tested, len(tested.steps) - (not needs_value), lists):
+    # A list at the end of the path has no value to compare, but it exists.
+    most = len(tested.steps) if needs_value else len(tested.steps) - 1
+    if steps := _first_list(tested, most, lists):
         yield f'where: field = "{tested}": "{Path(steps)}" is a list for another path'
     may_be_counts = (
         view.count is None and view.edges is None and view.items.list_at is None

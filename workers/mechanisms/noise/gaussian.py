@@ -72,22 +72,17 @@ class IntegerGaussian(InversionTable):
     """Sampler of N_Z(0, sigma_squared), cached by `integer_gaussian`."""
 
     def __init__(self, sigma_squared: Fraction) -> None:
-        check_sigma_squared(sigma_squared)
+        if not 0 < sigma_squared <= LARGEST_SIGMA_SQUARED:
+            raise ValueError(
+                f"sigma_squared = {float(sigma_squared):g}: must be above 0 and at most "
+                f"{LARGEST_SIGMA_SQUARED} (a larger rho, or fewer levels, needs less noise)"
+            )
         self.sigma_squared = Fraction(sigma_squared)
-        lower, tail = _lower_thresholds(self.sigma_squared)
-        super().__init__(inversion.mirrored(lower), -len(lower), tail)
+        lower, mass_beyond = _lower_thresholds(self.sigma_squared)
+        super().__init__(inversion.mirrored(lower), -len(lower), tail=mass_beyond)
 
     def __repr__(self) -> str:
         return f"IntegerGaussian(sigma_squared={self.sigma_squared})"
-
-
-def check_sigma_squared(sigma_squared: Fraction) -> None:
-    """Raise ValueError if there is no table for this much noise."""
-    if not 0 < sigma_squared <= LARGEST_SIGMA_SQUARED:
-        raise ValueError(
-            f"sigma_squared = {float(sigma_squared):g}: must be above 0 and at most "
-            f"{LARGEST_SIGMA_SQUARED} (a larger rho, or fewer levels, needs less noise)"
-        )
 
 
 @memoized(512)

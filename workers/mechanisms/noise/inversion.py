@@ -51,7 +51,8 @@ class InversionTable(Frozen):
     ) -> None:
         self._lowest = lowest
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
-        # (2 bound + 1) / 2 units and one, at most; rounded up.
+        # The distance from the law, as the class bounds it: at most `bound` + 2 units of 2^-128 and
+        # `tail`, the mass beyond the thresholds; rounded up.
         self.tv = math.nextafter(
             math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf
         )
@@ -86,8 +87,11 @@ class InversionTable(Frozen):
         return out.astype(np.int64)
 
     def _make_guide(self) -> Integers:
-        """Return integers by a word's top 16 bits; the ambiguity mark if thresholds have them."""
-        # The lowest and the highest upper half with these bits.
+        """Return the integer by a word's top 16 bits, or the mark that they do not decide it.
+
+        They decide it where no threshold begins with the same bits.
+        """
+        # The lowest and the highest upper half with these bits, and the thresholds before each.
         slots = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
         rest = np.uint64((1 << (_HALF_BITS - _GUIDE_BITS)) - 1)
         first = np.searchsorted(self._high, slots, side="left")

@@ -66,19 +66,28 @@ class NoiseKey(Frozen):
 
     @property
     def fingerprint(self) -> bytes:
-        """Return 16 bytes that identify the key without revealing it."""
+        """Return 16 bytes that identify the key without revealing it.
+
+        By them messages and stored state are refused that were made with another key.
+        """
         return hashlib.blake2b(
             key=self.__root, person=b"qc-fingerprint", digest_size=16
         ).digest()
 
     def commitment(self, description: bytes) -> bytes:
-        """Return 32 bytes that commit to the key and a description, and reveal neither."""
+        """Return 32 bytes that commit to the key and a description, and reveal neither.
+
+        Signed records publish them: an operator cannot change either afterwards unnoticed.
+        """
         return hashlib.blake2b(
             description, key=self.__root, person=b"qc-commitment", digest_size=32
         ).digest()
 
     def salts(self, context: bytes) -> bytes:
-        """Return 32 secret bytes from which the salts of one commitment, `context`, are derived."""
+        """Return 32 secret bytes, from which the salts of a signed record's hashes are derived.
+
+        `context` identifies the record. Without the salts nobody can try out what was hashed.
+        """
         return hashlib.blake2b(
             context, key=self.__root, person=b"qc-salts", digest_size=32
         ).digest()

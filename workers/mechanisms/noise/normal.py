@@ -118,8 +118,9 @@ def inverse(p: Fraction, digits: int) -> Decimal:
 @memoized(4096)
 def quantile_up(p: float) -> float:
     """Return a float of at least Q^-1(p), within 1e-15 of it, for 1e-300 <= p <= 1/2."""
-    digits = 18
-    return math.nextafter(float(inverse(Fraction(p), digits)) + 1e-17, math.inf)
+    # Near 0, floats lie closer than the error of 18 digits: the sum covers that, the next float
+    # its rounding.
+    return math.nextafter(float(inverse(Fraction(p), 18)) + 1e-17, math.inf)
 
 
 def rounded_variance(variance: float) -> float:
@@ -332,6 +333,7 @@ def decide(
     error, its fraction is at most twice that.
     """
     undecided = 0
+    # 1/2 in units; 0 where units are whole numbers.
     half = (1 << point) >> 1
     mask = (1 << point) - 1
     for first in range(0, len(out), _GROUP_ROWS):
@@ -342,7 +344,7 @@ def decide(
             value = np.int64(values[i]) + half
             out[i] = value >> point
             close += int(((value + error) & mask) <= 2 * error)
-        # Every row is written, and overwritten by the next unless it is undecided.
+        # Without a branch too: every row is written, and overwritten by the next unless undecided.
         for i in range(first, last if close else first):
             open_rows[undecided] = i
             undecided += int(((np.int64(values[i]) + half + error) & mask) <= 2 * error)
@@ -360,6 +362,7 @@ def decide_difference(
     x + 1/2 within the error of a whole number. As `decide`, without an array of differences.
     """
     undecided = 0
+    # 1/2 in units; 0 where units are whole numbers.
     half = (1 << point) >> 1
     mask = (1 << point) - 1
     for first in range(0, len(out), _GROUP_ROWS):
@@ -370,7 +373,7 @@ def decide_difference(
             value = ends[i] - begins[i] + half
             out[i] = value >> point
             close += int(((value + error) & mask) <= 2 * error)
-        # Every row is written, and overwritten by the next unless it is undecided.
+        # Without a branch too: every row is written, and overwritten by the next unless undecided.
         for i in range(first, last if close else first):
             open_rows[undecided] = i
             value = ends[i] - begins[i] + half

@@ -113,9 +113,9 @@ class _Groups:
         self._weigh()
 
     def _weigh(self) -> None:
-        """Compute the weights again, from the largest remaining count.
+        """Compute the weight of a candidate of each group, from the largest remaining count.
 
-        `_weights` has one for each group, up to the last with a weight above 0; `_total` is W.
+        `_weights` ends with the last group that has a weight above 0; `_total` is W.
         """
         top = self._counts[self._top]
         self._weights = [0] * self._top
@@ -124,9 +124,9 @@ class _Groups:
             if weight == 0:
                 break
             self._weights.append(weight)
-        self._total = sum(
-            w * m for w, m in zip(self._weights, self._left, strict=False)
-        )
+        # Groups of weight 0 are left out.
+        groups = zip(self._weights, self._left, strict=False)
+        self._total = sum(weight * left for weight, left in groups)
 
     def pick(self, word: Word) -> int:
         """Remove and return the candidate that a word picks."""
@@ -184,10 +184,11 @@ class _Powers(Frozen):
     """
 
     def __init__(self, scale: Fraction) -> None:
-        # ln(2^257) = 178.2; beyond it weights round to 0
+        # ln(2^257) = 178.2: weights of larger gaps round to 0.
         self.largest_gap = math.ceil(179 * scale)
         digits = -(-self.largest_gap.bit_length() // _DIGIT_BITS)
-        # The last digit's table stops at the largest gap, which halves the time (measured).
+        # A table for every digit of a gap, of 8 bits, the lowest first. The last digit's stops at
+        # the largest gap, which halves the time (measured).
         self._tables = tuple(
             _table(
                 scale,
@@ -201,7 +202,8 @@ class _Powers(Frozen):
         """Return w_g, the weight of a candidate with this gap."""
         if gap > self.largest_gap:
             return 0
-        # 2^336, so that w_g is rounded once, at the end.
+        # exp(-g / b) is the product of its tables' powers, by digits of 8 bits of the gap. It is
+        # multiplied by 2^336, and not 2^256, so that only the end rounds.
         value = 1 << _TABLE_BITS
         digit = 0
         while gap:
@@ -217,6 +219,7 @@ def _table(scale: Fraction, digit: int, values: int) -> tuple[int, ...]:
     """Return 2^336 exp(-j 2^(8 digit) / scale) for j = 0..values-1, rounded down."""
     powers = []
     with localcontext(TABLE_CONTEXT) as context:
+        # Its 90 digits are for words of 128 bits; 2^336 alone has 102.
         context.prec *= 2
         for j in range(values):
             n, d = (Fraction(j << (_DIGIT_BITS * digit)) / scale).as_integer_ratio()
