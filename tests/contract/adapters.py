@@ -40,8 +40,8 @@ from workers.mechanisms.one_shot.algorithms import (
 from workers.mechanisms.order_statistics import engine
 from workers.mechanisms.order_statistics.engine import (
     KeyState,
-    MaxState,
     OrderStatistics,
+    OrderStatisticState,
 )
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import (
@@ -558,7 +558,7 @@ class Maxima(Adapter):
 
 
 def _key_state(run: Run) -> KeyState:
-    assert isinstance(run.state, MaxState)
+    assert isinstance(run.state, OrderStatisticState)
     [one, *_] = run.state.by_key.values()
     assert one is not None
     return one

@@ -28,7 +28,7 @@ from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.pay import PayState
 from workers.mechanisms.order_statistics.config import Queries
-from workers.mechanisms.order_statistics.engine import KeyState, MaxState
+from workers.mechanisms.order_statistics.engine import KeyState, OrderStatisticState
 from workers.mechanisms.running.meta import MetaState
 from workers.mechanisms.running.sliding import SlidingState
 from workers.mechanisms.running.sparse_gumb import SparseState
@@ -236,8 +236,8 @@ def labels_for_a_budget() -> list[Outgoing]:
     return published(Answers({0: fields | left}, None))
 
 
-def max_state() -> MaxState:
-    made = MaxState()
+def max_state() -> OrderStatisticState:
+    made = OrderStatisticState()
     d = 40_000
     columns = np.full(d, -LARGEST)
     made.by_key[2**20] = KeyState(
@@ -427,7 +427,7 @@ SENT_ON = "records sent on by user"
 
 # State subclasses that write their own blocks.
 STATES: dict[str, Callable[[], State]] = {
-    "MaxState": max_state,
+    "OrderStatisticState": max_state,
     "PayState": pay_state,
     "SparseState": sparse_state,
     "MetaState": meta_state,

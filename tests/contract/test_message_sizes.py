@@ -208,7 +208,12 @@ def in_halves(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:
         (rekey, "OURS_BYTES_MAX", 0, SENT_ON),
         (contributions, "_ROW_BYTES", 18, "contributions: shortest rows"),
         (contributions, "_SECTION_BYTES", 0, "contributions: most sections"),
-        (ledger_blocks.split_pages, "__defaults__", (1 << 30,), "state: MaxState"),
+        (
+            ledger_blocks.split_pages,
+            "__defaults__",
+            (1 << 30,),
+            "state: OrderStatisticState",
+        ),
         (users, "BLOCK_ROWS", 1 << 30, "users' pairs"),
         (ledger_blocks.split_pages, "__defaults__", (1 << 30,), "progress of stage 2"),
     ],

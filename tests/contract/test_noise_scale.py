@@ -43,7 +43,10 @@ from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.rounded_gaussian import RoundedGaussian
 from workers.mechanisms.one_shot.algorithms import Sketched
-from workers.mechanisms.order_statistics.engine import MaxState, OrderStatistics
+from workers.mechanisms.order_statistics.engine import (
+    OrderStatistics,
+    OrderStatisticState,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -223,7 +226,7 @@ def of_sums(
     run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]
 ) -> Iterator[float]:
     """Estimate the noise of column sums made at t: ended segments plus interval counter."""
-    assert isinstance(run.state, MaxState)
+    assert isinstance(run.state, OrderStatisticState)
     exact = np.array([sums[label.decode()] for label in mechanism.domain()])
     for one in run.state.by_key.values():
         if one is not None and one.since == t:

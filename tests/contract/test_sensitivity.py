@@ -26,12 +26,13 @@ from tests.contract.variants import (
 )
 from workers.mechanisms.counters.kinds import make_counter
 from workers.mechanisms.ledger import Ledger, tick_rows
-from workers.mechanisms.misra_gries.misra_gries import PureMisraGries, pure_scale
+from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
+from workers.mechanisms.misra_gries.releases import _scale
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.one_shot import one_shot
 from workers.mechanisms.one_shot.algorithms import OneShotNoise
-from workers.mechanisms.order_statistics.engine import MaxNoise
+from workers.mechanisms.order_statistics.engine import OrderStatisticNoise
 from workers.mechanisms.registry import MECHANISMS
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.mechanisms.running.unique import UniqueState
@@ -231,8 +232,8 @@ def test_a_wrong_sensitivity_of_the_reduced_sketch_is_seen() -> None:
     variant = named("misra_gries-pure_one")
     for factor in (Fraction(6, 7), Fraction(1, 3)):
         patched = patch(
-            "workers.mechanisms.misra_gries.misra_gries.pure_scale",
-            lambda size, epsilon, factor=factor: pure_scale(size, epsilon) * factor,
+            "workers.mechanisms.misra_gries.releases._scale",
+            lambda units, epsilon, factor=factor: _scale(units, epsilon) * factor,
         )
         with patched:
             mechanism = variant.build()
@@ -268,11 +269,11 @@ def test_cells_that_nobody_came_to_are_released_all_the_same() -> None:
 def test_sums_that_begin_a_segment_without_noise_are_seen() -> None:
     variant = named("two_level-lifted")
 
-    def exact(self: MaxNoise, tags: Any, segment: int) -> Any:
+    def exact(self: OrderStatisticNoise, tags: Any, segment: int) -> Any:
         return np.zeros(len(tags), dtype=np.int64)
 
     with (
-        patch.object(MaxNoise, "outer_columns", exact),
+        patch.object(OrderStatisticNoise, "outer_columns", exact),
         pytest.raises(AssertionError, match="neighbour shows"),
     ):
         check(adapter_of(variant), *worst(variant), seed=1)

@@ -19,7 +19,7 @@ from tests.fuzz.everything import TARGETS
 from tests.fuzz.fuzzing import Target, fuzz, repeat
 from tests.fuzz.mutations import Mutator
 from workers.events.json import Json
-from workers.mechanisms.order_statistics.engine import MaxState
+from workers.mechanisms.order_statistics.engine import OrderStatisticState
 from workers.pipeline import contributions
 from workers.runtime.errors import StateRefused
 
@@ -177,7 +177,7 @@ def test_a_segment_that_no_stream_reaches_is_refused() -> None:
     variant = next(each for each in VARIANTS if each.mechanism == "bounded_max")
     one = Run(built(variant), 4)
     one.transcript(stream_of(4)[:9])
-    assert isinstance(one.state, MaxState)
+    assert isinstance(one.state, OrderStatisticState)
     one.state.by_key[0].segment = 1 << 31
     one.state.by_key[0].changed = True
     with pytest.raises(StateRefused):

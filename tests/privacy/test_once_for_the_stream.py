@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 
 from tests.privacy.enumeration import KEY, STREAM_KEY, Addresses, Event, parts, replaced
 from workers.arrays.types import Tags
-from workers.mechanisms.order_statistics.engine import MaxNoise, OrderStatistics
+from workers.mechanisms.order_statistics.engine import (
+    OrderStatisticNoise,
+    OrderStatistics,
+)
 from workers.mechanisms.registry import MECHANISMS, build
 
 TICKS = 12
@@ -31,7 +34,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 }
 
 
-class Given(MaxNoise):
+class Given(OrderStatisticNoise):
     """Noise with known values, and the moves that an event's absence requires."""
 
     def __init__(
@@ -99,13 +102,13 @@ def published(
     for t, event in enumerate(ticks, start=1):
         stops = t in noise.closes | noise.ends
         if watch is not None and t >= watch and noise.watched is None and stops:
-            one: Any = state.by_key[0]  # type: ignore[attr-defined]  # of a MaxState
+            one: Any = state.by_key[0]  # type: ignore[attr-defined]  # of a OrderStatisticState
             added = np.array([event.get(label, 0) for label in DOMAIN])
             sums = state.ledger.counts + added + one.segment_noise + one.interval_noise
             noise.watched = mechanism.queries.values(sums)
         state, release = mechanism.step(state, t, parts(event), noise)
         answers.append(release.of_key[0])
-        after: Any = state.by_key[0]  # type: ignore[attr-defined]  # of a MaxState
+        after: Any = state.by_key[0]  # type: ignore[attr-defined]  # of a OrderStatisticState
         run = after.segment, after.interval
         if run > (noise.segment, noise.interval) and not after.stale:
             # The values that tests compare in a run after the event's.
@@ -191,14 +194,18 @@ def test_an_event_meets_each_noise_that_is_charged_for_it_once(
     assert same_without(kind, ticks, at, event, closes, ends)
 
 
-def exact_again(mechanism: Any, state: Any, key: int, t: int, noise: MaxNoise) -> None:
+def exact_again(
+    mechanism: Any, state: Any, key: int, t: int, noise: OrderStatisticNoise
+) -> None:
     """Plant: a segment's end forgets the noise the sums already have."""
     one = state.by_key[key]
     one.segment_noise = np.zeros_like(one.segment_noise)
     END(mechanism, state, key, t, noise)
 
 
-def fresh_again(mechanism: Any, state: Any, key: int, t: int, noise: MaxNoise) -> None:
+def fresh_again(
+    mechanism: Any, state: Any, key: int, t: int, noise: OrderStatisticNoise
+) -> None:
     """Plant: a close whose interval is counted from tick 1 again at the next one."""
     CLOSE(mechanism, state, key, t, noise)
     one = state.by_key[key]

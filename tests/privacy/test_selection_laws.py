@@ -23,7 +23,10 @@ from workers.mechanisms.mechanism import (
     Release,
     WindowReleases,
 )
-from workers.mechanisms.order_statistics.engine import MaxState, OrderStatistics
+from workers.mechanisms.order_statistics.engine import (
+    OrderStatistics,
+    OrderStatisticState,
+)
 from workers.mechanisms.registry import MECHANISMS, build
 
 pytestmark = pytest.mark.slow
@@ -120,7 +123,7 @@ def shown(
         run = Run(mechanism, 11, names)
         for t in range(1, ticks + 1):
             asks = mechanism.kind != "pay_what_you_get" or t == 1
-            again = asks and not isinstance(mechanism.init(), MaxState)
+            again = asks and not isinstance(mechanism.init(), OrderStatisticState)
             release = run.step(t, dict.fromkeys(names, counts) if again else {})
             assert not isinstance(release, WindowReleases), "of an epoch"
             if isinstance(release, Answers):
@@ -272,7 +275,7 @@ def test_above_threshold_stops_at_the_ticks_of_its_law(
                 for t in range(1, ticks + 1):
                     added = values[t - 1] - (values[t - 2] if t > 1 else 0)
                     run.step(t, {name: {"a": added} for name in names})
-                    assert isinstance(run.state, MaxState)
+                    assert isinstance(run.state, OrderStatisticState)
                     for key, one in run.state.by_key.items():
                         if (one.interval if inner else one.segment) > 1:
                             stopped.setdefault(key, t)

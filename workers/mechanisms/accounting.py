@@ -23,6 +23,7 @@ Sources: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Priva
 and Corollary 13; Balle, Wang, "Improving the Gaussian Mechanism", Theorem 8.
 """
 
+import bisect
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -180,14 +181,15 @@ def delta_of(rho: float, epsilon: float, *, gaussian: bool = False) -> float:
     if rho == 0 or math.isinf(epsilon):
         return 0.0
 
-    def exponent(order: int) -> float:
-        return (order - 1) * (
+    def minus_log_delta(order: int) -> float:
+        """Return -ln of the delta that one Renyi order gives, by Proposition 12."""
+        return math.log(order) - (order - 1) * (
             order * rho - epsilon + math.log1p(-1 / order)
-        ) - math.log(order)
+        )
 
-    lowest = -_largest(lambda order: -exponent(order))
-    found = math.exp(min(0.0, max(-_LARGEST_EXPONENT, lowest)))
-    return min(found, float(gaussian_delta(rho, epsilon))) if gaussian else found
+    # From e^-700, as floats end below it, to 1.
+    delta = math.exp(-max(0.0, min(_LARGEST_EXPONENT, _largest(minus_log_delta))))
+    return min(delta, float(gaussian_delta(rho, epsilon))) if gaussian else delta
 
 
 def sampler_delta(epsilon: float, max_items: int, tv: float) -> float:
@@ -234,21 +236,30 @@ def float_up(value: Fraction) -> float:
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
-def _newton(rho: float, epsilon: float, delta: float, *, of_rho: bool) -> float:
-    """Solve sqrt(2 rho)-GDP = (epsilon, delta) by Newton's steps in ln(delta) (see the module).
+def least_integer(is_enough: Callable[[int], bool]) -> int:
+    """Return the least x >= 1 that is enough, where every larger one is enough too."""
+    high = 1
+    while not is_enough(high):
+        high *= 2
+    # The index of a number in this range is one less than the number.
+    return bisect.bisect_left(range(1, high), True, key=is_enough) + 1
 
-    With `of_rho` raise rho and return it, else lower epsilon and return it; the start must have at
-    most `delta`. Stop at a negative epsilon: zero is enough then.
+
+def _newton(rho: float, epsilon: float, delta: float, *, of_rho: bool) -> float:
+    """Improve rho (`of_rho`), else epsilon, until sqrt(2 rho)-GDP gives (epsilon, delta) exactly.
+
+    By Newton's steps in ln(delta) (see the module), from a valid start: one whose true delta is at
+    most `delta`. So rho only rises, and epsilon falls; a negative epsilon ends the search.
     """
+    # Outside of this range no error is proved: the start stays.
+    if not _LEAST_RHO <= rho <= _LARGEST_RHO:
+        return rho if of_rho else epsilon
     mu = (2 * Decimal(rho)).sqrt(PRECISE)
     epsilon_now = Decimal(epsilon)
+    # ln of how much of delta is left to use.
     unused = Decimal(1)
     with localcontext(PRECISE):
-        while (
-            _LEAST_RHO <= rho <= _LARGEST_RHO
-            and unused > _CONVERGED
-            and epsilon_now >= 0
-        ):
+        while unused > _CONVERGED and epsilon_now >= 0:
             reached, lower, upper = gaussian_curve(mu, epsilon_now)
             unused = (Decimal(delta) / reached).ln()
             # d mu / d ln(delta) = R(a) - R(b); d epsilon / d ln(delta) = -(R(a) - R(b)) / R(b).

@@ -69,9 +69,11 @@ class Budgeted(Mechanism):
         `rho` is what the noise costs, `tv` the distance of its sampler from its law (one draw), and
         `times` how many draws an event may change.
         """
+        # Until here it was the budget: see the class.
         budget = self._cost
         numerical = sampler_delta(budget.epsilon, times, tv)
         check_sampler_delta(budget.delta, budget.epsilon, numerical, NUMERICAL_SHARE)
+        # The part that choosing bounds from a sample has cost, once for all epochs.
         sample_rho = self.config.bounds_rho or 0.0
         # Noise is calibrated to cost no more than the budget; only as a float `rho`, which is
         # rounded up, may be more.

@@ -1,6 +1,7 @@
 """Released sketch cells: Algorithm 3's sensitivity, ties, and an order that does not leak."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.mechanisms.misra_gries.test_sketch import TICKS, Tick, fed, neighbours
 from workers.arrays.texts import Texts
-from workers.mechanisms.misra_gries import misra_gries
+from workers.mechanisms.misra_gries import misra_gries, releases
 from workers.mechanisms.misra_gries.misra_gries import largest_parts, shown_above
 from workers.mechanisms.misra_gries.sketch import Sketch, SortedTags, batch, reduced
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -78,4 +79,4 @@ def test_ties_go_to_the_lower_label(counts: list[int], k: int) -> None:
 @pytest.mark.parametrize("epsilon", [0.0, math.inf, math.nan])
 def test_budgets_that_buy_nothing_are_refused(epsilon: float) -> None:
     with pytest.raises(ValueError, match="epsilon"):
-        misra_gries.pure_scale(3, epsilon)
+        releases._scale(Fraction(5), epsilon)

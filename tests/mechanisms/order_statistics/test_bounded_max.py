@@ -13,7 +13,7 @@ from tests.mechanisms.order_statistics.unknown_max import Run, make
 from workers.mechanisms.counters.laplace_tree import LaplaceTree
 from workers.mechanisms.mechanism import State
 from workers.mechanisms.order_statistics.config import Queries
-from workers.mechanisms.order_statistics.engine import MaxState
+from workers.mechanisms.order_statistics.engine import OrderStatisticState
 from workers.runtime.errors import HorizonExceeded, StateRefused
 
 pytestmark = pytest.mark.slow
@@ -156,7 +156,7 @@ def test_a_stored_place_before_the_first_is_refused(number: int, value: int) -> 
     numbers = np.frombuffer(block, dtype="<i8", offset=1).copy()
     numbers[number] = value
     with pytest.raises(StateRefused, match="damaged"):
-        MaxState().restore(name, block[:1] + numbers.tobytes())
+        OrderStatisticState().restore(name, block[:1] + numbers.tobytes())
 
 
 def test_pure_epsilon_is_as_printed() -> None:

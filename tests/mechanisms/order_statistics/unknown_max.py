@@ -12,9 +12,9 @@ from tests.mechanisms.small import KEY, SMALL, part, start
 from workers.arrays.types import Tags
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.order_statistics.engine import (
-    MaxNoise,
-    MaxState,
+    OrderStatisticNoise,
     OrderStatistics,
+    OrderStatisticState,
 )
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.runtime.frozen import read_only
@@ -35,7 +35,7 @@ def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
     return mechanism
 
 
-class Silent(MaxNoise):
+class Silent(OrderStatisticNoise):
     """Noise source that returns zeros; what remains depends on the sums alone."""
 
     def outer_tau(self, *_: Any, **__: Any) -> int:
@@ -63,8 +63,8 @@ class Run:
         self.stream = KEY.stream(seed.to_bytes(16, "little"))
         self.mechanism = mechanism
         self.keys = [f"s{key}" for key in range(keys)]
-        self.noise = (Silent if silent else MaxNoise)(mechanism, self.stream)
-        self.state: MaxState = start(mechanism, self.keys)
+        self.noise = (Silent if silent else OrderStatisticNoise)(mechanism, self.stream)
+        self.state: OrderStatisticState = start(mechanism, self.keys)
 
     def tags(self, key: int) -> Tags:
         return KEY.tags(self.keys[key], list(self.mechanism.domain()))

@@ -99,7 +99,10 @@ def sort_by_rank(
 def merge_by_rank(
     slots: Places, middle: int, end: int, ranks: Integers, scratch: Places
 ) -> None:
-    """Merge the few `slots[middle:end]` into those before, by binary search; both are in order."""
+    """Merge the few `slots[middle:end]` into those before, by binary search.
+
+    Both parts are in order of rank, and so is `slots[:end]` afterwards.
+    """
     few = end - middle
     for i in range(few):
         scratch[i] = slots[middle + i]
@@ -149,7 +152,10 @@ def rank_of(item: int, slot_bits: int) -> int:
 
 @kernel_inline
 def is_of_tick(rank: int, slot_bits: int) -> bool:
-    """Return whether a rank is of an item that occurs in this tick: its lowest bits are ones."""
+    """Return whether a counter with this rank holds an item of this tick (see `Counters`).
+
+    If so its lowest `slot_bits` are ones, and the bits above are the item.
+    """
     ones = (1 << slot_bits) - 1
     return rank & ones == ones
 
@@ -170,7 +176,7 @@ def put_on_wheel(slot: int, height: int, wheel: Wheel) -> None:
 
 @kernel_inline
 def replace(slot: int, item: int, counters: Counters) -> None:
-    """Let a counter hold an item in place of its own; the caller sets its height."""
+    """Let a counter hold an item of the tick in place of its own; the caller sets its height."""
     slot_bits = counters.slot_bits
     rank = counters.ranks[slot]
     if is_of_tick(rank, slot_bits):  # only items of this tick have a bit in `held`
@@ -186,12 +192,13 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
 
     A hit adds one to the item's counter. A miss replaces the next counter at zero by rank; without
     one, it decrements all counters, and those then at zero are found. `rounds` (rounds, words) has
-    one bit per item: 32 items in a word, the lowest bit first.
+    one bit per item: 32 items in a word, the lowest bit first. `counters` are changed in place.
     """
     heights = counters.heights
     ranks = counters.ranks
     held_bits = counters.held
     k = len(heights)
+    # A power of two: a list of the wheel for each height up to k.
     buckets = 64
     while buckets < k:
         buckets *= 2
@@ -207,11 +214,13 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
     for number in range(len(rounds)):
         items = rounds[number]
         all_lowered = False  # whether this round has decremented before
-        in_order = False  # whether those of `zeros` that stay will be in order
-        word = -1
+        # Whether those of `zeros` that stay at the next decrement are in order: if this round has
+        # replaced them all, as its items ascend.
+        in_order = False
         fed = False  # whether `rest_of_round` fed the rest
-        while not fed and word + 1 < len(items):
-            word += 1
+        for word in range(len(items)):
+            if fed:
+                break
             to_feed = np.int64(items[word])
             while to_feed != 0:
                 bit = to_feed & -to_feed
@@ -220,7 +229,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
                 if held_bits[word] & bit:
                     heights[counters.slot_of[item]] += 1
                     continue
-                # Pass those that were hit since they were at zero.
+                # Pass those that were hit since they were at zero: they keep their old ranks.
                 while turn < waiting and heights[zeros[turn]] != lowered:
                     turn += 1
                     in_order = False
@@ -306,7 +315,7 @@ def rest_of_round(
     heights, ranks, slot_of, held_bits, slot_bits = counters
     mask = len(wheel.heads) - 1
     stop = len(items) << 5
-    # Items from `start` on are those since the last decrement; from `previous_start` on, those
+    # Items from `start` on are fed after the last decrement, those from `previous_start` to `start`
     # between the last two.
     previous_start = start
     misses = 0
@@ -568,7 +577,11 @@ def feed_rest(
 def append(
     slot: int, floor: int, heights: Integers, ends: Places, next_slot: Places
 ) -> None:
-    """Append a counter to its list: that of the highest bit in which it differs from the floor."""
+    """Append a counter to its list: that of the highest bit in which it differs from the floor.
+
+    `ends` (lists, 2) has the first and the last counter of each list, the first -1 if it is empty,
+    and `next_slot` (k,) the one after each counter.
+    """
     number = 0
     differing = np.uint64(heights[slot] ^ floor)
     # Compiles to one instruction; a signed number would not.
@@ -587,7 +600,9 @@ def append(
 def raise_floor(floor: int, heights: Integers, ends: Places, next_slot: Places) -> int:
     """Raise the floor to the lowest counter's height, so that list 0 has counters; return it.
 
-    A radix heap's step: while list 0 is empty, distribute the first list that is not.
+    A radix heap's step: while list 0 is empty, distribute the first list that is not. `ends`
+    (lists, 2) has the first and the last counter of each list, the first -1 if it is empty, and
+    `next_slot` (k,) the one after each counter.
     """
     number = 0
     while ends[0, 0] < 0:
@@ -599,8 +614,8 @@ def raise_floor(floor: int, heights: Integers, ends: Places, next_slot: Places) 
         while slot >= 0:
             lowest = min(lowest, heights[slot])
             slot = next_slot[slot]
-        # Lists ascend: the lowest of this one is the lowest of all, unless hits raised all of its
-        # counters, which then belong in later lists.
+        # Lists ascend: the lowest of this one is the lowest of all. Unless hits raised all of its
+        # counters: then they differ from the floor in a higher bit, and belong in later lists.
         if (lowest ^ floor) >> (number - 1) == 1:
             floor = lowest
         slot = ends[number, 0]

@@ -25,6 +25,9 @@ a * 1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.)
 to k counters move by at most Dinf, however many items an event has, so rho = k Dinf^2 / (2 sigma^2)
 a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once m^2 is well above k.
 
+"pamg" (PAMG, Algorithm 4 of the paper): as "merge", with sketches that stage 1 has fed with the set
+of items of every event. Its counters differ by one, all in one direction (`SparseGaussianLaw`).
+
 "pmg_laplace" (Algorithm 2 as printed): the same with discrete Laplace noise of scale L m / epsilon.
 A cell is (epsilon / L)-DP but for its part of delta (`releases.PmgLaw`), and epsilons add up, which
 for the few levels of a tree is far less noise than zCDP of Gaussian noise. Take it where epsilon is
@@ -47,7 +50,7 @@ took one from every counter, so n_cell / (k+1) = sum / (k+1) + a (Lemma 1 of Sec
 Correction to Section 6: gamma moves by +1/(k+1), not -1/(k+1), when one counter grows, so the l1
 sensitivity is at most (2k-1)/(k+1), to which the noise is calibrated, not to 2.
 
-Source: Lebeda and Tetek, Algorithms 1 to 3, Lemmas 2 and 6, Sections 6 and 7, and Lemma 4 of
+Source: Lebeda and Tetek, Algorithms 1 to 4, Lemmas 2 and 6, Sections 6 and 7, and Lemma 4 of
 Section 8 for events of several items; Cardoso and Rogers, Algorithm 7; Bun and Steinke 2016,
 Proposition 1.4, for rho. Gaussian noise in Algorithm 2, and its group form, are derived here.
 """
@@ -55,11 +58,10 @@ Proposition 1.4, for rho. Gaussian noise in Algorithm 2, and its group form, are
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
@@ -85,7 +87,11 @@ from workers.mechanisms.mechanism import (
     expect_type,
     short_hash,
 )
-from workers.mechanisms.misra_gries.releases import SparseGaussianLaw, gshm_threshold
+from workers.mechanisms.misra_gries.releases import (
+    PureLaw,
+    SparseGaussianLaw,
+    gshm_threshold,
+)
 from workers.mechanisms.misra_gries.sketch import (
     SKETCH_VERSION,
     Sketch,
@@ -102,9 +108,13 @@ from workers.mechanisms.noise import gaussian, rounded_gaussian
 from workers.mechanisms.noise.inversion import InversionTable, round_up_to_grid
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
-from workers.mechanisms.one_shot.algorithms import gaussian_for, laplace_quantile
+from workers.mechanisms.one_shot.algorithms import (
+    INWARD,
+    gaussian_for,
+    laplace_quantile,
+)
 from workers.mechanisms.one_shot.bounds import sketch_error
-from workers.mechanisms.one_shot.sketches import price_sketch
+from workers.mechanisms.one_shot.sketches import Size, price_sketch
 
 
 def shown_above(
@@ -115,13 +125,6 @@ def shown_above(
     names = list(labels.take(kept))
     order = sorted(range(len(names)), key=names.__getitem__)
     return [names[i] for i in order], noisy[kept[order]]
-
-
-def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
-    """Return the scale of Algorithm 3's noise in units of 1/(k+1), rounded up."""
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"epsilon = {epsilon}: must be a finite number above 0")
-    return laplace.round_up_scale(Fraction(2 * size - 1) / Fraction(epsilon))
 
 
 def largest_parts(
@@ -186,11 +189,10 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
         needs_end=True,
         may_be_pure=True,
     )
+    # "pure" alone has a declared domain (`lists_labels`).
     decides_domain = "release"
 
-    size: Annotated[
-        int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")
-    ]
+    size: Size
     # "pmg": best for events of few items. "merge": best once (max_items * max_count)^2 is well
     # above size. "pure": pure epsilon, over a declared domain. "pamg": stage 1 counts in sketches.
     # "pmg_laplace": "pmg" as printed, whose epsilons add up: least noise for events of few items.
@@ -216,6 +218,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
     @property
     def pays(self) -> str:
+        """Return when a plan advises it rather than plain counters, after its name."""
         if self.pure:
             return "pays where epsilon must be a pure one"
         return "pays where there is no memory for every item"
@@ -225,6 +228,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
         return self.size if self.release == "pamg" else 0
 
     def complaints(self) -> Iterator[str]:
+        """Yield what does not go with the chosen `release`."""
         yield from super().complaints()
         if self.release == "pmg_laplace" and self.epsilon is None:
             yield 'release = "pmg_laplace": needs epsilon, not rho'
@@ -250,8 +254,9 @@ class CellNoise:
         self._tree = tree
 
     def at(self, t: int, tags: Tags) -> Longs:
-        """Return the noise of these tags in the highest cell that ends at t; `number` is from 0."""
+        """Return the noise of these tags in the highest cell that ends at t."""
         level = self._tree.top_level(t)
+        # Cells of a level are numbered from 0.
         number = t // self._tree.radix**level - 1
         return self._table.values(self._stream, (USE << 56 | level, number), tags)
 
@@ -266,9 +271,12 @@ class MisraGries(Budgeted):
 
     configs = (MisraGriesConfig,)
     config: MisraGriesConfig
-    # Set by `_calibrate`: of the noise on a count of one cell, and of rounding what is published.
+    # Set by `_calibrate`: the variance of the noise on a count of one cell.
     cell_variance: float
-    rounding: float
+    # The variance of rounding what is published.
+    rounding = 0.0
+    # Whether all counters of a cell have a noise value together (eta), beside their own (Z).
+    _has_eta = False
 
     @classmethod
     def make(cls, config: HistogramConfig, unit: str) -> "MisraGries":
@@ -282,7 +290,7 @@ class MisraGries(Budgeted):
         return kinds.get(config.release, MisraGries)(config, unit)
 
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
-        # The budget of a pure epsilon is not split.
+        # Not that of `Budgeted`, which splits the budget: each `_calibrate` has its own split.
         Mechanism.__init__(self, config, unit)
         adds_epsilons = config.release in ("pure", "pmg_laplace")
         best = best_radix(config.ticks, power=3 if adds_epsilons else 2)
@@ -296,25 +304,25 @@ class MisraGries(Budgeted):
         """
         config = self.config
         levels = self.tree.levels
-        size = self.config.size
-        together = config.max_items * config.max_count
-        # Whether all counters of a cell share one noise value (eta) beside their own (Z).
-        self._shared = config.release == "pmg"
-        noises = 1 + self._shared
-        # Of one cell: squared l2 sensitivity, e (`exposed`), c_max (`largest`), and to how many
-        # counts that an event may change noise is added (`concerned`).
-        if self._shared:
-            squared = together**2
-            exposed = 4 * together
-            largest = together
-            concerned = together + 1 + 2 * exposed
+        size = config.size
+        self._has_eta = config.release == "pmg"
+        noises = 1 + self._has_eta
+        # Of one cell: squared l2 sensitivity, e (`exposed`), c_max (`largest`), and how many noise
+        # values are added to another count if the input is a neighbour (`concerned`).
+        if self._has_eta:
+            # m of the module, which c_max is too.
+            largest = config.max_items * config.max_count
+            squared = largest**2
+            exposed = 4 * largest
+            # Eta, Z of m counters, and Z of those exposed in either neighbour.
+            concerned = largest + 1 + 2 * exposed
         else:
-            exposed = size if config.max_count == 1 else 2 * size
-            squared = size * config.max_count**2
             largest = config.max_count
+            squared = size * largest**2
+            exposed = size if largest == 1 else 2 * size
             concerned = size + exposed
         self._cost = split(config, discovers=True)
-        # Of all L cells of an event.
+        # Squared l2 sensitivity of all L cells of an event together.
         total = levels * squared
         table = gaussian_for(total, self._cost.rho)
         self.sigma_squared = table.sigma_squared
@@ -322,8 +330,7 @@ class MisraGries(Budgeted):
         rho = float_up(total / (2 * self.sigma_squared))
         self._set_cost(rho, table.tv, times=levels * concerned)
         self.cell_variance = float(self.sigma_squared) * noises
-        self.rounding = 0.0
-        # For one of its counters. The factors near 1 exceed the errors of the floats here.
+        # Of one exposed counter. The factors near 1 exceed the errors of the floats here.
         delta = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
         # x with P(noise >= x) <= delta: exact where cheap, else from the sub-Gaussian bound.
         quantile = gaussian.upper_quantile(self.sigma_squared, noises, delta)
@@ -374,24 +381,28 @@ class MisraGries(Budgeted):
         return min(len(self._domain), self.config.size * self.blocks().most_blocks)
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        """Yield the share of items that sketches leave out, and the blocks of the worst tick."""
         share = 1 / (self.config.size + 1)
         meaning = "of all items up to t, most that a count lacks before noise"
         yield Figure("undercount_share", share, meaning)
         yield blocks_figure(self.blocks(), worst)
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Bound the error of Misra-Gries on the tree; an unpublished item counts as 0."""
+        """Bound the error of every count; an unpublished item counts as 0.
+
+        A count is too low by what sketches leave out, and in each block by the threshold and the
+        block's noise; too high by the noise of those blocks that show the item: any subset.
+        """
         config = self.config
         releases = self._ticks(data)
         used = self.blocks().used_blocks(releases)
         lost = data.weight / (config.size + 1)
         values = min(data.items, used * config.size) * releases
         source = "Lebeda, Tetek: Section 7; Rogers: Theorem 7 in each block"
-        copies = 1
-        if self._shared:
+        if self._has_eta:
             source = "Lebeda, Tetek: Theorem 8 in each block"
-            copies = 2
-        variance = copies * float(self.sigma_squared)
+        # Of a block's noise: Z, and eta if there is one.
+        variance = (1 + self._has_eta) * float(self.sigma_squared)
         low = lost + used * (self._threshold or 0)
         low += normal_bound(used * variance, values, beta)
         error = max(low, subset_bound(variance, used, values, beta))
@@ -470,7 +481,7 @@ class MisraGries(Budgeted):
         """Feed a tick's items of a stream key to its open sketches."""
         sketches = state.open_sketches(key, levels)
         # Algorithm 1, one occurrence after another, for which the noise of "pmg" is proved.
-        if self._shared:
+        if self._has_eta:
             feed(sketches, items)
             return
         for sketch in sketches:
@@ -491,7 +502,7 @@ class MisraGries(Budgeted):
         if complete is None or not len(complete.counts) or self._threshold is None:
             return
         noisy = complete.counts + noise.at(t, complete.tags)
-        if self._shared:
+        if self._has_eta:
             noisy += noise.at(t, state.key_tags[key : key + 1])
         labels, counts = shown_above(complete.labels, noisy, self._threshold)
         state.show(
@@ -514,12 +525,10 @@ class PrivacyAwareMisraGries(MisraGries):
         config = self.config
         size = config.size
         levels = self.tree.levels
-        self._shared = False
         self._cost = split(config, discovers=True)
         least = levels * size / (2 * Fraction(self._cost.rho))
         self.sigma_squared = round_up_to_grid(least, "sigma_squared")
-        # Less by more than the error of this division.
-        delta_of_cell = self.delta_discovery / levels * (1 - 1e-12)
+        delta_of_cell = self.delta_discovery / levels * INWARD
         threshold = gshm_threshold(size, self.sigma_squared, delta_of_cell)
         law = SparseGaussianLaw(size, self.sigma_squared, threshold)
         rho = float_up(levels * size / (2 * self.sigma_squared))
@@ -527,7 +536,6 @@ class PrivacyAwareMisraGries(MisraGries):
         self._threshold = law.threshold
         self._table = law.table
         self.cell_variance = law.variance
-        self.rounding = 0.0
 
     def _law(self) -> dict[str, object]:
         return {
@@ -544,23 +552,22 @@ class LaplaceMisraGries(MisraGries):
     """
 
     law = "laplace"
+    _has_eta = True
 
     def _calibrate(self) -> None:
         """Choose the Laplace noise that an L-th of epsilon pays for, and set the cost."""
-        config = self.config
-        self._shared = True
         self.algorithm, self._cost = price_sketch(
-            config, "pmg", config.size, self.tree.levels
+            self.config, "pmg", self.config.size, self.tree.levels
         )
         self._table = self.algorithm.table
         self._threshold = self.algorithm.threshold
         self.cell_variance = self.algorithm.law.variance
-        self.rounding = 0.0
 
     def _law(self) -> dict[str, object]:
         return self.algorithm.law.public()
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Bound what sketches leave out of a count, plus thresholds and noise of its blocks."""
         size = self.config.size
         releases = self._ticks(data)
         used = self.blocks().used_blocks(releases)
@@ -586,34 +593,34 @@ class PureMisraGries(MisraGries):
     law = "laplace"
 
     def _calibrate(self) -> None:
-        """Choose the Laplace noise that epsilon pays for, and set the cost."""
+        """Choose the Laplace noise that an L-th of epsilon pays for, and set the cost."""
         config = self.config
         levels = self.tree.levels
-        size = self.config.size
-        if config.epsilon is None or config.domain is None:
-            raise ValueError('release = "pure": needs epsilon and a domain')
-        # Items of one event, in all of its cells; each costs 2 k - 1 units of l1 sensitivity.
-        occurrences = levels * config.max_items * config.max_count
-        needed = occurrences * (2 * size - 1) / Fraction(config.epsilon)
+        size = config.size
+        # Not None: checked by the settings.
+        epsilon = config.epsilon or 0.0
+        together = config.max_items * config.max_count
+        # l1 sensitivity of one of an event's L cells, in units of 1 / (k + 1).
+        sensitivity = together * (2 * size - 1)
+        needed = levels * sensitivity / Fraction(epsilon)
         if needed > laplace.LARGEST_SCALE:
             raise ValueError(
                 f'release = "pure": {levels} levels * max_items * max_count * (2 * size - 1) / epsilon = {float(needed):,.0f}: '
                 f"at most {laplace.LARGEST_SCALE:,}, with a smaller size or a larger epsilon"
             )
-        self.scale = pure_scale(size, Fraction(config.epsilon) / occurrences)
-        table = laplace.discrete_laplace(self.scale)
+        law = PureLaw(size, together, Fraction(epsilon) / levels)
+        table = law.table
+        self.scale = law.scale
         self._table = table
-        epsilon_of_cell = (
-            Fraction(config.max_items * config.max_count * (2 * size - 1)) / self.scale
-        )
+        epsilon_of_cell = sensitivity / self.scale
         rho = float_up(levels * epsilon_of_cell**2 / 2)
         # Labels with a statistic that one event may change: counters of either neighbour's sketch.
-        changed = levels * min(2 * size, len(self._domain))
-        numerical = sampler_delta(config.epsilon, changed, table.tv)
-        check_sampler_delta(config.delta, config.epsilon, numerical, 1.0)
+        changed = levels * min(law.concerned, len(self._domain))
+        numerical = sampler_delta(epsilon, changed, table.tv)
+        check_sampler_delta(config.delta, epsilon, numerical, 1.0)
         failures = (("numerical", config.delta),)
         self._cost = PrivacyCost(
-            rho, config.epsilon, config.delta, failures=failures, pure=True
+            rho, epsilon, config.delta, failures=failures, pure=True
         )
         # Of counts: noise is in units of 1 / (k + 1), whose multiples are rounded to integers.
         squared_units = (size + 1) ** 2
@@ -627,16 +634,18 @@ class PureMisraGries(MisraGries):
         return {"domain": short_hash(msgspec.json.encode(self.config.domain))}
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Bound the error of Misra-Gries over a declared domain.
+        """Bound the error of every count of a declared domain.
 
-        Each tick releases one cell: R d noise values. At most k labels have a count above 0 before
-        noise, so a label not shown ranks below a shown one with count 0: it has at most two noises.
+        Each tick releases one cell, with a noise value for each label. At most k labels have a
+        count above 0 before noise, so a label that is not shown ranks below one of count 0: a block
+        lacks at most two noise values. The sum of blocks is rounded once.
         """
         size = self.config.size
         releases = self._ticks(data)
         used = self.blocks().used_blocks(releases)
         lost = data.weight / (size + 1)
         values = len(self._domain) * releases
+        # Of the size of all these, with two tails each; the quantile is the least x not reached.
         largest = laplace_quantile(self.scale, beta / values / 2) - 1
         text = f"error of every count, over {releases:,} ticks"
         assumes = f"at most {data.weight:,} counts of the domain in an epoch"
@@ -666,15 +675,18 @@ class PureMisraGries(MisraGries):
         complete: Sketch | None,
         noise: Noise,
     ) -> None:
-        """Show the k largest noisy counts of the whole domain, also of an empty cell."""
+        """Show the k largest noisy counts of the whole domain, also of an empty cell.
+
+        They are in units of 1 / (k + 1), until `_published` rounds their sums.
+        """
         domain = state.domain_of(key)
         sketch = Sketch(self.config.size) if complete is None else complete
-        places, parts = largest_parts(
+        places, counts = largest_parts(
             sketch, domain, self._domain, noise.at(t, domain.tags)
         )
         labels = [self._domain[place] for place in places.tolist()]
         state.show(
-            key, self.tree.top_level(t), zip(labels, parts.tolist(), strict=True)
+            key, self.tree.top_level(t), zip(labels, counts.tolist(), strict=True)
         )
 
     def _published(self, sums: Sequence[int]) -> Longs:

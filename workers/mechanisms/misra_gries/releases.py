@@ -36,6 +36,7 @@ from workers.mechanisms.accounting import (
     float_up,
     gaussian_curve,
     gaussian_rho,
+    least_integer,
     upper_tail,
 )
 from workers.mechanisms.noise import discrete_laplace as laplace
@@ -77,17 +78,19 @@ class PmgLaw(Frozen):
     ) -> None:
         self.scale = _scale(Fraction(together), epsilon)
         self.table: DiscreteLaplace = laplace.discrete_laplace(self.scale)
-        # Counters that only one of the two sketches has, at m at most; with m = 1 all but one of
-        # them are at 0.
+        # Counters that only one of two neighbouring sketches has: all may be at m, but for m = 1
+        # only one of them is at 1, the others are at 0.
         leaving = min(2 * together, size)
-        higher = min(leaving, 1) if together == 1 else leaving
-        quantile = shared_quantile(self.scale, higher, leaving - higher, delta)
+        higher = 1 if together == 1 else leaving
+        lower = leaving - higher
+        quantile = shared_quantile(self.scale, higher, lower, delta)
         # tau - 1, with tau = m + the quantile.
         self.threshold = together + quantile - 1
-        self.delta = shared_tail(self.scale, higher, leaving - higher, quantile)
+        self.delta = shared_tail(self.scale, higher, lower, quantile)
         self.epsilon = float_up(together / self.scale)
-        # Eta or m counters, and what leaves or enters.
+        # Eta, Z of m counters that both sketches keep, and Z of those that leave or enter.
         self.concerned = together + 1 + 2 * leaving
+        # Of eta and Z.
         self.variance = 2 * self.table.variance
 
     def public(self) -> dict[str, object]:
@@ -117,8 +120,9 @@ class PureLaw(Frozen):
         self.scale = _scale(Fraction(units), epsilon)
         self.table: DiscreteLaplace = laplace.discrete_laplace(self.scale)
         self.epsilon = float_up(units / self.scale)
+        # Labels with a counter in either neighbour's sketch.
         self.concerned = 2 * size
-        # Of a count: one noise, and the rounding of a multiple of 1 / (k + 1).
+        # Of a count: one noise value, and the rounding of a multiple of 1 / (k + 1).
         parts = (size + 1) ** 2
         self.variance = self.table.variance / parts + (1 - 1 / parts) / 12
 
@@ -144,9 +148,9 @@ class SparseGaussianLaw(Frozen):
         self.table: RoundedGaussian = rounded_gaussian.rounded_gaussian(sigma_squared)
         self.rho = float_up(changed / (2 * sigma_squared))
         self.discovery = float_up(Fraction(exposed(changed, sigma_squared, threshold)))
-        # Their noise in both worlds.
+        # The noise of their counters, in both worlds.
         self.concerned = 2 * changed
-        # Rounded to an integer.
+        # Rounding to an integer adds 1/12.
         self.variance = float(sigma_squared) + 1 / 12
 
     def public(self) -> dict[str, object]:
@@ -168,8 +172,9 @@ class GshmLaw(SparseGaussianLaw):
     """
 
     def __init__(self, changed: int, epsilon: float, delta: float) -> None:
-        # The noise alone may take all of delta: what hides labels is paid where fewer counters are
-        # in both worlds, and there the noise takes less. The exact condition decides.
+        # Begin with the noise that alone takes all of delta, where all l counters are in both
+        # worlds. Where fewer are, hiding the others costs delta too, but the noise takes less: the
+        # exact condition decides whether that fits.
         rho = gaussian_rho(epsilon, delta)
         least = changed / (2 * Fraction(rho))
         # More noise, by twice as much each time, until the condition holds.
@@ -192,9 +197,9 @@ Law: TypeAlias = PmgLaw | PureLaw | SparseGaussianLaw
 def shared_tail(scale: Fraction, higher: int, lower: int, x: int) -> float:
     """Bound P(eta + max(Z_1, ..., Z_higher, Z'_1 - 1, ..., Z'_lower - 1) >= x) from above.
 
-    This is the chance that noise shows one of some counters, of which `lower` are less by one. All
-    Z and eta are independent discrete Laplace. Given eta = e it is
-    1 - (1 - T(x - e))^higher (1 - T(x + 1 - e))^lower; all terms are positive, and the relative
+    This is the chance that noise lifts one of some counters to a bar: `higher` of them are x below
+    it, and `lower` of them x + 1. All Z and eta are independent discrete Laplace. Given eta = e it
+    is 1 - (1 - T(x - e))^higher (1 - T(x + 1 - e))^lower; all terms are positive, and the relative
     error of each is far below 1e-9.
     Values of eta beyond `largest` count as if they always showed: at most exp(-60) of P(eta >= x).
     """
@@ -224,17 +229,7 @@ def _tail(b: float, x: Floats) -> Floats:
 @memoized(1 << 10)
 def shared_quantile(scale: Fraction, higher: int, lower: int, delta: float) -> int:
     """Return the least x for which `shared_tail` is at most delta."""
-    high = 1
-    while shared_tail(scale, higher, lower, high) > delta:
-        high *= 2
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        if shared_tail(scale, higher, lower, middle) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
+    return least_integer(lambda x: shared_tail(scale, higher, lower, x) <= delta)
 
 
 def gshm_delta(
@@ -259,8 +254,12 @@ def gshm_delta(
         exact_epsilon = Decimal(epsilon)
 
         def bound(first: int, last: int) -> Decimal:
-            """Return a bound on both terms for all j in first..last; exact if first == last."""
-            # (l - j) t of the first and of the last j.
+            """Bound both terms of Theorem 5 for all j in first..last; exact if first == last.
+
+            j of the l = `changed` counters are in both worlds; t is -ln of the chance that noise
+            hides a given one of the others.
+            """
+            # (l - j) t, for the first j and for the last.
             most = (changed - first) * t
             least = (changed - last) * t
             shown = -_expm1(-most)
@@ -287,22 +286,12 @@ _CLOSE = Decimal("1e-10")
 
 
 def gshm_threshold(changed: int, sigma_squared: Fraction, delta: float) -> int:
-    """Return the least integer threshold with 1 - Phi(tau / sigma)^l <= delta."""
-    high = 1
-    while exposed(changed, sigma_squared, high) > delta:
-        high *= 2
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        if exposed(changed, sigma_squared, middle) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
+    """Return the least threshold at which `exposed` is at most `delta`."""
+    return least_integer(lambda x: exposed(changed, sigma_squared, x) <= delta)
 
 
 def exposed(changed: int, sigma_squared: Fraction, threshold: int) -> Decimal:
-    """Return the probability that noise shows one of `changed` counters of 1, rounded up.
+    """Return the probability that noise shows one of `changed` counters at 1, rounded up.
 
     That is 1 - Phi(tau / sigma)^l, with tau = threshold - 1/2 and l = `changed`.
     """
@@ -315,7 +304,7 @@ def _gaussian_delta(mu: Decimal, epsilon: Decimal) -> Decimal:
     return gaussian_curve(mu, epsilon)[0]
 
 
-def _scale(units: Fraction, epsilon: Fraction) -> Fraction:
+def _scale(units: Fraction, epsilon: Fraction | float) -> Fraction:
     """Return the Laplace scale for an l1 sensitivity of `units`: units / epsilon, rounded up."""
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon = {epsilon}: must be a finite number above 0")

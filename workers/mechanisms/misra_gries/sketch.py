@@ -98,7 +98,7 @@ class SortedTags:
         """Return for every key (m, 2) the number of smaller tags, and whether the next is equal."""
         n = len(self.rows)
         uppers = keys[:, 0] >> self._bits
-        # A key's position is in low..high: at tags with its upper bits, of which there are few.
+        # A key's position is in low..high: before it are smaller upper bits, behind it larger ones.
         low = np.searchsorted(self._uppers, uppers).astype(np.int64)
         high = low.copy()
         # Open keys are those whose upper bits a tag has: one as a rule, rarely several.
@@ -109,7 +109,8 @@ class SortedTags:
         several = open_keys[self._uppers[next_tags] == uppers[open_keys]]
         high[several] = np.searchsorted(self._uppers, uppers[several], side="right")
         is_known = np.zeros(len(keys), dtype=bool)
-        # Bisection of all keys at once. Usually one tag has a key's upper bits: it loops once.
+        # Bisection of all open keys at once, until low meets high: tags before low are smaller,
+        # those from high on are not. Usually one tag has a key's upper bits: it loops once.
         while len(open_keys := open_keys[low[open_keys] < high[open_keys]]):
             middle = (low[open_keys] + high[open_keys]) // 2
             tags = self.take(middle)
@@ -150,6 +151,7 @@ class SketchBatch:
         return f"SketchBatch({len(self.counts)} items)"
 
     def part(self, places: Longs) -> SketchBatch:
+        """Return the items at these places, ascending."""
         tags = self.tags.part(places)
         rows = self.rows[places]
         return SketchBatch(tags, self.labels, rows, self.counts[places])
@@ -196,7 +198,8 @@ class Sketch:
         before, known = items.tags.positions(self.tags)
         self.total += int(items.counts.sum())
         keys = len(known) + len(items.counts) - np.count_nonzero(known)
-        # Every miss finds a counter that was never used: nothing is decremented.
+        # Every miss finds a counter that was never used, and none at zero, which it would take
+        # first: nothing is decremented or replaced, and exact counts are added.
         if keys <= self.size and (self.counts > 0).all():
             self._merge(items)
             return rounds
@@ -271,11 +274,11 @@ class Rounds:
 
     def __init__(self, counts: Longs) -> None:
         self.n = len(counts)
-        # Bytes compare eight times as fast as words.
+        # As bytes, which compare eight times as fast as words.
         most = np.minimum(
             counts, ROUNDS, out=np.empty(self.n, dtype=np.uint8), casting="unsafe"
         )
-        # Whole words of 32 bits.
+        # A row for each round but the last, in bytes, padded to whole words of 32 bits.
         bits = np.zeros(
             (min(ROUNDS - 1, int(most.max())), -(-self.n // 32) * 4), dtype=np.uint8
         )
@@ -304,9 +307,9 @@ def _fed(
     Returns for the counters in use afterwards, ascending by key: whether the key is an item of the
     batch; its place among these, or else among the counters before; and the count.
     """
-    # The arrays of `Counters`. A rank has in its upper bits how many items of the batch are smaller
-    # than the counter's key, and in the lowest `slot_bits` ones (`of_tick`) if the key is the next
-    # item, else the counter's number. Counters never used come last.
+    # The arrays of `Counters`. A rank's upper bits are how many items of the batch are smaller than
+    # the counter's key; its lowest `slot_bits` are ones (`of_tick`) if the key is the next item,
+    # else its slot. So ranks ascend as keys do, and counters never used come last.
     in_use = len(counts)
     slot_bits = size.bit_length()
     of_tick = (1 << slot_bits) - 1
@@ -322,10 +325,13 @@ def _fed(
     items[before[is_known]] = True
     held_bits = np.packbits(items, bitorder="little").view(np.uint32)
     counters = Counters(heights, ranks, slot_of, held_bits, slot_bits)
+
+    # Both change the arrays, and return by how much all counters were decremented in all.
     lowered = feed_rounds(rounds.ones, counters)
     if len(rounds.items):
         by_rank = np.argsort(ranks).astype(np.int32)
         lowered = feed_rest(rounds.items, rounds.weights, by_rank, lowered, counters)
+
     # Read the keys back from the ranks, and drop counters that were never used.
     slots = np.argsort(ranks)
     counters_before = ranks[slots] & of_tick

@@ -59,7 +59,6 @@ The continuous forms are 004 Theorems 7 and 8; 000's tau ln(1/delta) for Gumbel 
 Papers by number (docs/mechanisms.md, Papers): 000 Cardoso, Rogers; 002 Durfee, Rogers; 004 Rogers.
 """
 
-import bisect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,7 +71,7 @@ from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes, Longs, Tags
 from workers.mechanisms.about import Figure, pick_figures
-from workers.mechanisms.accounting import float_up
+from workers.mechanisms.accounting import float_up, least_integer
 from workers.mechanisms.ledger import rows_by_key
 from workers.mechanisms.misra_gries.releases import Law
 from workers.mechanisms.misra_gries.sketch import (
@@ -218,11 +217,7 @@ def laplace_quantile(scale: Fraction, delta: float, *, difference: bool = False)
             tail = front * q**x * ((x + 1 + c) / one_less_q + q / one_less_q**2)
         return tail * _TAIL_OUTWARD <= delta
 
-    high = 1
-    while not is_enough(high):
-        high *= 2
-    # The least of 1..high: an index of this range is one less.
-    return bisect.bisect_left(range(1, high), True, key=is_enough) + 1
+    return least_integer(is_enough)
 
 
 def logistic_quantile(scale: Fraction, delta: float) -> int:
@@ -468,9 +463,10 @@ class Bottom(Frozen):
         self._parameters = p
         self.scale = scale
         self._delta = delta
-        # How far BOTTOM's count is above H, Dinf + x, by kbar: from k on if kbar is chosen, else of
-        # the one kbar. Of two Gumbel values, an item's exceeds BOTTOM's by x with the probability
-        # of the logistic law: delta, shared by the items that may differ between neighbours.
+        # By kbar, how far BOTTOM's count is above H: Dinf + x. For k..kbar if kbar is private, else
+        # for kbar alone. The logistic law is that of the difference of two Gumbel values: an item's
+        # exceeds BOTTOM's by x with a probability of delta, shared by the items that may be
+        # candidates for one neighbour only.
         least_kbar = p.k if p.private else p.kbar
         above = [
             p.max_count
@@ -528,10 +524,10 @@ class Bottom(Frozen):
     def _choose_kbar(self, counts: Longs, words: list[tuple[int, int]]) -> int:
         """Choose kbar from k..`kbar` by the exponential mechanism; return how far above k.
 
-        It prefers a low BOTTOM. `counts` are a stream key's `kbar` + 1 largest, descending; `words`
-        the randomness, one word.
+        The lower BOTTOM's count is with a kbar, the likelier. `counts` are a stream key's `kbar` +
+        1 largest, descending; `words` the randomness, one word.
         """
-        # By kbar from k on: H = h_(kbar+1), 0 where there are fewer items.
+        # By kbar from k on: H = h_(kbar+1), 0 where there are fewer items. BOTTOM is `_above` it.
         next_counts = np.zeros(len(self._above), dtype=np.int64)
         beyond = counts[self._parameters.k :]
         next_counts[: len(beyond)] = beyond
@@ -577,19 +573,17 @@ class Sketched(Frozen):
         """
         # By row of the cell; 0 where there is no counter.
         noisy = np.zeros(len(cell.counts), dtype=np.int64)
+        noisy_cell = Cell(cell.tags, cell.keys, noisy, cell.key_tags)
         shown: list[Rows] = []
         for key, rows in rows_by_key(cell.keys):
             counted, counts = self._counters(cell, rows)
-            # "pure": every label of the domain has noise, and the largest are shown.
+            noisy[counted] = counts
+            # "pure": every label of the domain gets noise, and the largest are shown.
             if self.threshold is None:
-                noisy[rows] = noise.items(address, cell.tags.take(rows, axis=0))
-                noisy[counted] += counts
-                of_key = Cell(cell.tags, cell.keys, noisy, cell.key_tags)
-                shown.append(of_key.largest(rows, min(self.size, len(rows))))
+                noisy[rows] += noise.items(address, cell.tags.take(rows, axis=0))
+                shown.append(noisy_cell.largest(rows, self.size))
                 continue
-            noisy[counted] = counts + noise.items(
-                address, cell.tags.take(counted, axis=0)
-            )
+            noisy[counted] += noise.items(address, cell.tags.take(counted, axis=0))
             if self.law.shared:
                 noisy[counted] += noise.shared(address, cell.key_tags[key])
             shown.append(counted[noisy[counted] > self.threshold])

@@ -104,6 +104,7 @@ def sketch_error(algorithm: Sketched, used: int, values: float, beta: float) -> 
     if used == 1:
         return law.threshold + shared_quantile(law.scale, 1, 0, beta / (2 * values)) - 1
     low = used * law.threshold + laplace_sum(2 * used, scale, values, beta)
+    # Any of the 2^used subsets of sketches may show an item.
     return max(low, laplace_sum(2 * used, scale, values * 2.0**used, beta))
 
 
@@ -112,7 +113,7 @@ def choice_error(
 ) -> float:
     """Bound how far an item that is not picked may lie above a shown one.
 
-    With BOTTOM, among the candidates: how far it may lie above H.
+    With BOTTOM (`algorithm.bar` is its height above H): how far a candidate may lie above H.
     """
     scale = float(algorithm.scale)
     picks = p.k * releases

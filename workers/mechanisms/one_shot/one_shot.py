@@ -9,9 +9,7 @@ The kbar largest counts of a stream key, h_(1)..h_(kbar), are its candidates whe
 Some mechanisms show those above a bar, which lies above h_(kbar+1); others pick up to k of them one
 after another, until BOTTOM is picked, which is no item. Guarantees and sources: `algorithms`.
 
-A mechanism's settings declare what is to be known of it without a configuration, its `about`: its
-place in tables, its family, texts of plan and dashboard, which figures have the stated noise, what
-a threshold decides, and the mechanism that answers the same with Gaussian noise (`gaussian_like`).
+A mechanism's settings declare in `about` what plans, tables and the dashboard say of it (`About`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +21,7 @@ from msgspec import Meta
 
 from workers.mechanisms.about import About, Bound, Data, Figure
 from workers.mechanisms.budget import Budgeted
+from workers.mechanisms.config.checked import whole
 from workers.mechanisms.config.histogram import (
     COMPARED_TOP_K,
     Domain,
@@ -56,7 +55,7 @@ from workers.mechanisms.one_shot.algorithms import (
 )
 
 _COUNT = "a whole number from 1 to 100,000"
-Count = Annotated[int, Meta(ge=1, le=100_000, description=_COUNT)]
+Count = Annotated[int, whole(1, 100_000)]
 Kbar = Annotated[
     Count | Literal["private"],
     Meta(description=f'{_COUNT}, or "private": chosen from k to kbar_max'),
@@ -106,7 +105,11 @@ _PAGE_LARGEST = "The largest items only."
 
 
 class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
-    """Base of the settings of the one-shot mechanisms; `mechanism` names the algorithm."""
+    """Base of the settings of the one-shot mechanisms; `mechanism` names the algorithm.
+
+    A plan reads `candidates`, the most items that may be shown (0: any number), and
+    `threshold_is_count`: whether a threshold is a count, and not a distance from h_(kbar+1).
+    """
 
     @property
     def algorithm(self) -> Name:
@@ -121,6 +124,7 @@ class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
         return self.algorithm not in LIMITED
 
     def complaints(self) -> Iterator[str]:
+        """Yield what is wrong with the settings, as sentences for the operator."""
         yield from super().complaints()
         yield from self._parameter_complaints(self.mechanism)
 
@@ -357,7 +361,11 @@ class OneShot(EachTick):
         return figures_of(self.algorithm)
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Bound the noise on counts shown, and how large or wrong what is hidden may be."""
+        """Bound the noise on shown counts, and how large a count may be that is not shown.
+
+        `known_gauss` hides none. Where picks decide, the second bound is that of a hidden item over
+        a shown one, or over h_(kbar+1); where a bar decides, over h_(kbar+1).
+        """
         name = self._name
         p = self.config.parameters()
         algorithm = self.algorithm
@@ -366,7 +374,7 @@ class OneShot(EachTick):
         candidates = min(labels, p.kbar) if name in LIMITED else labels
         # Over all releases, the noisy counts that may be shown.
         values = releases * (p.k if name in PICKING else candidates)
-        # The others have a declared list, or look at no more than kbar items.
+        # With a declared list or kbar candidates nothing is assumed of the data.
         assumes = ""
         if name not in KNOWN + LIMITED:
             assumes = f"at most {labels:,} labels occur in a tick"

@@ -56,11 +56,7 @@ _EVERY = 'a whole number of ticks from 1 to 100,000, or a duration such as "1h"'
 class PayWhatYouGetConfig(
     ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"
 ):
-    """An epoch has at most l* `queries` and k* `labels`, BOTTOM included; an answer, `k` labels.
-
-    `about` is what plans and the dashboard say of every such mechanism: `on` which figures the
-    stated noise is, and the sentence of the `page`.
-    """
+    """An epoch has at most l* `queries` and k* `labels`, BOTTOM included; an answer, `k` labels."""
 
     about = About(
         order_in_tables=130,

@@ -13,17 +13,13 @@ of each level.
                                                                     several: rho, as the others
     "pamg"      "gshm", of sketches of sets that stage 1 has fed    one release
 
-A mechanism's settings declare what is to be known of it without a configuration, its `about`: the
-`order` among mechanisms in tables; for `plan`, what it `answers`, and `on` which figures the stated
-noise is; for the dashboard, the sentence of its `page`; the `rule`, what a threshold decides.
+A mechanism's settings declare in `about` what plans, tables and the dashboard say of it (`About`).
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal
-
-from msgspec import Meta
 
 from workers.mechanisms.about import About, Bound, Data, Figure
 from workers.mechanisms.accounting import (
@@ -33,6 +29,7 @@ from workers.mechanisms.accounting import (
     sampler_delta,
 )
 from workers.mechanisms.budget import NUMERICAL_SHARE, split
+from workers.mechanisms.config.checked import whole
 from workers.mechanisms.config.histogram import Domain, HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.releases import (
@@ -48,9 +45,7 @@ from workers.mechanisms.one_shot import bounds
 from workers.mechanisms.one_shot.algorithms import INWARD, PURE, Name, Sketched
 from workers.mechanisms.one_shot.one_shot import EachTick, OneShotConfig
 
-Size = Annotated[
-    int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")
-]
+Size = Annotated[int, whole(1, 100_000)]
 # Counters of a sketch in a plan's comparison.
 _COMPARED_SIZE = 1_000
 
@@ -83,42 +78,44 @@ def price_sketch(
     law: Law
     # Named parts of delta.
     failures: tuple[tuple[str, float], ...]
-    if release == "gshm":
-        if releases == 1 and config.epsilon is not None:
-            law = GshmLaw(size, config.epsilon, config.delta - numerical)
-            cost = PrivacyCost(law.rho, config.epsilon, config.delta, gaussian=True)
-            failures = (("numerical", numerical), ("discovery", law.discovery))
-        else:
-            # In rho: up to `size` counters change by one, in each of the releases.
-            cost = split(config, discovers=True)
-            discovery = dict(cost.failures)["discovery"] * INWARD
-            sigma_squared = round_up_to_grid(
-                size * releases / (2 * Fraction(cost.rho)), "sigma_squared"
-            )
-            threshold = gshm_threshold(size, sigma_squared, discovery / releases)
-            law = SparseGaussianLaw(size, sigma_squared, threshold)
-            rho = float_up(Fraction(size * releases) / (2 * sigma_squared))
-            failures = cost.failures
-            cost = replace(cost, rho=min(cost.rho, rho))
-        share = NUMERICAL_SHARE
+    if release == "gshm" and releases == 1 and config.epsilon is not None:
+        # One release: exactly (epsilon, delta).
+        law = GshmLaw(size, config.epsilon, config.delta - numerical)
+        failures = (("numerical", numerical), ("discovery", law.discovery))
+        cost = PrivacyCost(
+            law.rho, config.epsilon, config.delta, failures=failures, gaussian=True
+        )
+    elif release == "gshm":
+        # In rho: up to `size` counters change by one, in each of the releases.
+        budget = split(config, discovers=True)
+        discovery = dict(budget.failures)["discovery"] * INWARD
+        sigma_squared = round_up_to_grid(
+            size * releases / (2 * Fraction(budget.rho)), "sigma_squared"
+        )
+        threshold = gshm_threshold(size, sigma_squared, discovery / releases)
+        law = SparseGaussianLaw(size, sigma_squared, threshold)
+        rho = float_up(Fraction(size * releases) / (2 * sigma_squared))
+        cost = replace(budget, rho=min(budget.rho, rho))
     else:
+        # In pure epsilon, an equal part for each release; all of delta is set aside.
         epsilon = Fraction(config.epsilon or 0) / releases
         if release == "pmg":
             discovery = float_up(Fraction(config.delta) - Fraction(numerical))
             law = PmgLaw(size, sensitivity, epsilon, discovery / releases * INWARD)
             failures = (("numerical", numerical), ("discovery", discovery))
-            share = NUMERICAL_SHARE
         else:
             law = PureLaw(size, sensitivity, epsilon)
             failures = (("numerical", config.delta),)
-            share = 1.0
         # A release is epsilon-DP, so epsilon^2 / 2-zCDP.
         rho = float_up(releases * Fraction(law.epsilon) ** 2 / 2)
-        cost = PrivacyCost(rho, config.epsilon or 0.0, config.delta, pure=True)
+        cost = PrivacyCost(
+            rho, config.epsilon or 0.0, config.delta, failures=failures, pure=True
+        )
     # The samplers' distance from their laws must fit their share of delta.
+    share = 1.0 if release == "pure" else NUMERICAL_SHARE
     needed = sampler_delta(cost.epsilon, releases * law.concerned, law.table.tv)
     check_sampler_delta(config.delta, cost.epsilon, needed, share)
-    return Sketched(release, size, law), replace(cost, failures=failures)
+    return Sketched(release, size, law), cost
 
 
 class TickMisraGriesConfig(
@@ -136,6 +133,7 @@ class TickMisraGriesConfig(
         needs_epsilon=True,
         may_be_pure=True,
     )
+    # "pure" alone has a declared domain (`lists_labels`).
     decides_domain = "release"
 
     size: Size

@@ -38,7 +38,7 @@ _OUTWARD = 1 + 1e-12
 
 @dataclass(frozen=True, slots=True)
 class AboveThreshold:
-    """Public parameters. Noise is geometric if `one_sided`, else discrete Laplace."""
+    """Public parameters of a test. Noise is geometric if `one_sided`, else discrete Laplace."""
 
     max_count: int
     tau_scale: Fraction
@@ -50,7 +50,8 @@ class AboveThreshold:
         """Return the parameters for a budget of pure epsilon, else of rho.
 
         The span e1 + 2 e2 that the budget allows is epsilon, or sqrt(8 rho); e1 is half of it, e2 a
-        quarter. Rounding is to the private side: a smaller span, larger scales.
+        quarter, so the scales Dinf / e1 and Dinf / e2 are 2 and 4 Dinf / span. Rounding is to the
+        private side: a smaller span, larger scales.
         """
         if pure:
             tau, mu = (round_up_scale(part * max_count / budget) for part in (2, 4))

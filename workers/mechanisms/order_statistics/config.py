@@ -173,7 +173,8 @@ class OrderStatisticConfig(HistogramConfig, frozen=True, kw_only=True):
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         """Yield this mechanism's own settings with which a plan compares it with `other`.
 
-        They ask the first query of `other` that watches one value, in zCDP.
+        They ask the first query of `other` that watches one value, in zCDP, which is the default:
+        the plan names the accounting only where that of `other` differs.
         """
         queries = (one for one in other.asked if one.partition(":")[0] in _SINGLE)
         compared = cls._query_settings(next(queries, "max"))
@@ -271,6 +272,7 @@ def combined_cost(
         # epsilon-DP is epsilon^2 / 2-zCDP.
         rho = float_up(total**2 / 2)
     else:
+        # Rounding leaves a little of the budget unspent; epsilon is that of the whole budget.
         rho = float_up(min(total, sum(spent.values(), Fraction(0))))
         if epsilon is None:
             epsilon = accounting.epsilon_of(

@@ -125,6 +125,9 @@ from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import Frozen
 
 BLOCK_VERSION = 1
+# What rounding to an integer adds to a bound on real noise. Table noise would need no addition, but
+# has it: published errors and mechanism ids depend on these bounds.
+_ROUNDED = 0.5
 _HEAD = 5
 _BLOCK_NAME = re.compile("m[0-9a-f]{8}")
 
@@ -179,7 +182,7 @@ class KeyState:
         numbers = np.frombuffer(block, dtype="<i8").astype(np.int64)
         segment, interval, since, k, d = numbers[:_HEAD].tolist()
         numbers = numbers[_HEAD:]
-        # A segment at least doubles counts, which have 64 bits.
+        # Thresholds double from segment to segment, and counts have 64 bits.
         possible = (
             1 <= segment <= 64 and interval >= 1 and since >= 0 and min(k, d) >= 0
         )
@@ -199,7 +202,7 @@ class KeyState:
         )
 
 
-class MaxState(State):
+class OrderStatisticState(State):
     """Columns (d rows per stream key, in key order) and one `KeyState` per stream key."""
 
     def __init__(self) -> None:
@@ -260,14 +263,15 @@ class OneVector:
     def bound(self, beta: float) -> float:
         """Bound one entry's absolute noise, with failure probability at most beta."""
         if isinstance(self.sampler, DiscreteLaplace):
+            # P(|x| > a + 1) <= exp(-a/b) for integer noise and every real a.
             return float(self.parameter) * math.log(1 / beta) + 1
-        return normal_bound(float(self.parameter), 1, beta) + 0.5
+        return normal_bound(float(self.parameter), 1, beta) + _ROUNDED
 
     def sum_bound(self, times: int, beta: float) -> float:
         """Bound the absolute sum of one entry's noise over `times` vectors, with failure beta."""
         if isinstance(self.sampler, DiscreteLaplace):
             return laplace_sum(times, float(self.parameter), 1, beta)
-        return normal_bound(times * float(self.parameter), 1, beta) + 0.5
+        return normal_bound(times * float(self.parameter), 1, beta) + _ROUNDED
 
 
 MOST_INTERVALS = 1 << 30
@@ -324,9 +328,10 @@ class IntervalRule(Frozen):
 
     @property
     def tv(self) -> float:
-        """Total variation distance from its law of the noise that covers one event's true values.
+        """A bound on the total variation distance from its law of all noise that hides one event.
 
-        An event is in one node a level of its columns' counters, and in one update.
+        That is the test's noise, one node a level in the counters of the event's columns, and the k
+        noise values of an update.
         """
         noise_values = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
         return self.test.tv(self.config.ticks) + noise_values * CELL_TV
@@ -366,7 +371,7 @@ class IntervalRule(Frozen):
         return make_counter(config.counter, capacity, rho_item, config.radix)
 
     def column_variance(self, capacity: int) -> float:
-        """Return a bound on the variance of N, the noise of a column."""
+        """Return a bound on the variance of N, the noise of a column, which zCDP counters round."""
         counter = self.counter(capacity)
         if isinstance(counter, LaplaceTree):
             return counter.levels * counter.variance
@@ -423,7 +428,7 @@ class IntervalRule(Frozen):
         counter = self.counter(n)
         if isinstance(counter, LaplaceTree):
             return laplace_sum(counter.levels, float(counter.scale), 1, each)
-        return normal_bound(self.column_variance(n), 1, each) + 0.5
+        return normal_bound(self.column_variance(n), 1, each) + _ROUNDED
 
 
 MOST_SEGMENTS = 40
@@ -480,11 +485,12 @@ class Segments(Frozen):
         """Return Delta_j: a bound on a watched value's growth in h + G before the segment ends.
 
         It starts at -alpha_G or above, and a tick that does not stop leaves it at most K_j + high.
-        Printed: 2^(j-1) + 2 alpha_DM, with log2 T for L.
+        Pure, as printed: 2^(j-1) + 2 alpha_DM, with alpha_DM = low + alpha_G + L and the number of
+        segments for L.
         """
         low, high = self.bounds(segment)
         alpha_g = self.column_error(segment)
-        # One-sided noise is that of zCDP; for pure epsilon as printed.
+        # One-sided noise is that of zCDP.
         if self.test.one_sided:
             return math.ceil(self.threshold(segment) + high + alpha_g)
         return math.ceil(self.threshold(segment) + 2 * (low + alpha_g + self.most))
@@ -515,7 +521,7 @@ OUTER_TAU, OUTER_MU, OUTER_COLUMNS, INNER_TAU, INNER_MU, INNER_COLUMNS, UPDATES 
 _INDEX_BITS = 32
 
 
-class MaxNoise:
+class OrderStatisticNoise:
     """All noise of an epoch, by the cells in the module's table."""
 
     def __init__(self, mechanism: OrderStatistics, stream: NoiseStream) -> None:
@@ -549,19 +555,19 @@ class MaxNoise:
         return self._mu(self._mechanism.inner_in_use.test, INNER_MU, key, tag, t)
 
     def inner_columns(self, tags: Tags, segment: int, interval: int) -> Longs:
-        """Return N, the noise of each column after an interval of a segment."""
+        """Return N, the noise of each column after an interval of a segment.
+
+        A word is AES(tag XOR cell), and the counter knows cells of its own only: the segment is
+        XORed into the tags instead.
+        """
         of_segment = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
-        # A word is AES(tag XOR cell), and the counter knows cells of its own only: the segment is
-        # XORed into the tag instead.
         return self._mechanism.sum_noise(segment).draw(
             self._stream, interval, tags ^ of_segment
         )
 
     def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Longs:
-        """Return u_1..u_k, which decide at a close which thresholds rise."""
-        update = self._mechanism.inner_in_use.update
-        if update is None:
-            return np.zeros(k, dtype=np.int64)
+        """Return u_1..u_k, k > 1, which decide at a close which thresholds rise."""
+        update = expect_type(OneVector, self._mechanism.inner_in_use.update)
         # A word is AES(tag XOR cell): i, in the cell's low bits, is XORed into the tag, and one
         # call draws all.
         indices = np.zeros((k, 2), dtype=np.uint64)
@@ -616,7 +622,7 @@ class OrderStatistics(Mechanism):
             spent = spent | self.inner.spent
             tv = tv + self.inner.tv
         self._cost = settings.combined_cost(config, share, spent, tv)
-        # Computed for every segment, so that noise without a table is refused now, not at a tick.
+        # Computed for all segments now, so that noise without a table is refused before any tick.
         numbered = range(1, (self.segments.most if self.segments else 1) + 1)
         inner = self.inner
         self._intervals = tuple(
@@ -641,13 +647,13 @@ class OrderStatistics(Mechanism):
 
         Of an answer that names labels it bounds how much less their sums may be than they should.
         """
-        if self.inner is not None:
-            numbers = self.intervals(segment)
-            return numbers.error + (
-                numbers.spread if self.queries.names_labels else 0.0
-            )
-        segments = self.segments_in_use
-        return segments.growth(segment) + segments.column_error(segment)
+        if self.inner is None:
+            segments = self.segments_in_use
+            return segments.growth(segment) + segments.column_error(segment)
+        numbers = self.intervals(segment)
+        # A label is named by noisy sums, so its true sum may fall short by their error as well.
+        spread = numbers.spread if self.queries.names_labels else 0.0
+        return numbers.error + spread
 
     def first_error(self) -> float:
         return self.error(1)
@@ -676,7 +682,11 @@ class OrderStatistics(Mechanism):
             yield Figure("error", error, meaning)
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Return the `error` in snapshots, in the worst segment that the data can reach."""
+        """Bound the error of every answer, in the worst segment that the data can reach.
+
+        It fails with the probability of the setting `beta`, from which the mechanism is calibrated,
+        whatever the argument.
+        """
         config = self.config
         value = self._largest_value(data)
         segments = range(1, self._last_segment(value) + 1)
@@ -750,10 +760,10 @@ class OrderStatistics(Mechanism):
         return float(np.sqrt(variance))
 
     def init(self) -> State:
-        return MaxState()
+        return OrderStatisticState()
 
     def noise(self, stream: NoiseStream) -> Noise:
-        return MaxNoise(self, stream)
+        return OrderStatisticNoise(self, stream)
 
     def prepare_key(
         self, state: State, key: int, tags: Tags, labels: Sequence[bytes]
@@ -761,7 +771,7 @@ class OrderStatistics(Mechanism):
         """Begin a stream key with no answer, all counts at zero, and its first thresholds."""
         super().prepare_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
-        expect_type(MaxState, state).by_key[key] = KeyState(
+        expect_type(OrderStatisticState, state).by_key[key] = KeyState(
             segment=1,
             interval=1,
             since=0,
@@ -776,8 +786,8 @@ class OrderStatistics(Mechanism):
     ) -> tuple[State, Answers]:
         """Count a tick, and return every stream key's answer, renewed if a test stopped."""
         self._check(t)
-        state = expect_type(MaxState, state)
-        noise = expect_type(MaxNoise, noise)
+        state = expect_type(OrderStatisticState, state)
+        noise = expect_type(OrderStatisticNoise, noise)
         state.merge(contributions, add_rows=False)
         for _, key_index in contributions:
             # -1: a stream key that this histogram does not serve.
@@ -789,7 +799,7 @@ class OrderStatistics(Mechanism):
         return state, Answers(answers, None)
 
     def _tick(
-        self, state: MaxState, key: int, t: int, noise: MaxNoise
+        self, state: OrderStatisticState, key: int, t: int, noise: OrderStatisticNoise
     ) -> Mapping[str, object]:
         """Return a stream key's answer at tick t, after the tests that may renew it."""
         key_state = state.by_key[key]
@@ -824,7 +834,9 @@ class OrderStatistics(Mechanism):
                 self._close_interval(state, key, t, noise)
         return self._answer(key_state)
 
-    def _end_segment(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
+    def _end_segment(
+        self, state: OrderStatisticState, key: int, t: int, noise: OrderStatisticNoise
+    ) -> None:
         """Begin the next segment: publish all sums with fresh noise."""
         key_state = state.by_key[key]
         # In addition to that of earlier segments.
@@ -842,7 +854,7 @@ class OrderStatistics(Mechanism):
         self._mark_changed(key_state, t)
 
     def _close_interval(
-        self, state: MaxState, key: int, t: int, noise: MaxNoise
+        self, state: OrderStatisticState, key: int, t: int, noise: OrderStatisticNoise
     ) -> None:
         """Begin the next interval: raise reached thresholds, then publish the sums with new N.
 
@@ -897,12 +909,12 @@ class OrderStatistics(Mechanism):
             key_state.answer = {**answer, "since": since, "error": error}
         return key_state.answer
 
-    def _sums(self, state: MaxState, key: int) -> Longs:
+    def _sums(self, state: OrderStatisticState, key: int) -> Longs:
         """Return the exact column sums of a stream key, (d,)."""
         d = len(self._domain)
         return state.ledger.counts[key * d : (key + 1) * d]
 
-    def _tags(self, state: MaxState, key: int) -> Tags:
+    def _tags(self, state: OrderStatisticState, key: int) -> Tags:
         d = len(self._domain)
         return state.ledger.tags[key * d : (key + 1) * d]
 

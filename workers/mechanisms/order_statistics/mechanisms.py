@@ -7,8 +7,8 @@ into segments, outer level, which end when the largest watched value reaches a t
 doubles, and a segment into intervals, inner level, which close when a watched value has grown by a
 step. Only then the answer changes. A class's `weights` divide the budget between its parts, (in
 zCDP, in pure accounting as printed): "outer_test" and "columns" of segments, "test", "sums" and
-"updates" of intervals. Settings declare in `about` what tables (`order`), plans (`answers`, `on`
-which figures the stated noise is) and the dashboard (`page`) say of the mechanism.
+"updates" of intervals. Settings declare in `about` what tables, plans and the dashboard say of the
+mechanism (`About`).
 
 `two_level` (one order statistic) and `two_level_k` (several) need no known bound: doubling
 segments, and in each a run of intervals that begins at its noisy sums, with its growth bound as
@@ -37,9 +37,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from msgspec import Meta
-
 from workers.mechanisms.about import About, Data
+from workers.mechanisms.config.checked import whole
 from workers.mechanisms.order_statistics.config import OneQueryConfig, QueryListConfig
 from workers.mechanisms.order_statistics.engine import (
     IntervalRule,
@@ -69,10 +68,7 @@ class BoundedMaxConfig(OneQueryConfig, frozen=True, kw_only=True, tag="bounded_m
         counters="steady",
     )
 
-    c_max: Annotated[
-        int,
-        Meta(ge=1, le=2**40, description="a whole number from 1 to 1,099,511,627,776"),
-    ]
+    c_max: Annotated[int, whole(1, 2**40)]
 
     @classmethod
     def _query_settings(cls, query: str) -> dict[str, Any]:
