@@ -11,6 +11,7 @@ import pytest
 
 from tests.pipeline.fleet import (
     FINE,
+    GROWS,
     STEADY,
     WIDE,
     Fleet,
@@ -19,7 +20,7 @@ from tests.pipeline.fleet import (
     fleet,
     grown_of,
 )
-from tests.pipeline.pipeline import KEY, SIGNATURES
+from tests.pipeline.pipeline import KEY, SIGNATURES, contribute, unk
 from workers.commands import audit
 from workers.commands.audit import (
     Auditor,
@@ -202,6 +203,43 @@ def test_an_audit_that_begins_with_checkpoints_compares_all_that_follows(
     found.published.append((owner, other))
     with pytest.raises(Difference, match="does not follow"):
         audited(found, monkeypatch, copies)
+
+
+def test_a_part_that_moved_before_a_checkpoint_keeps_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With more parts, four, than there were owners at first, and owners that grew twice since."""
+    parts = unk(name="parts", horizon=4, split=4)
+    topics = contribute(
+        [STEADY], [FINE, parts], owners=2, further_ms=100, grows=GROWS, step=12
+    )
+    found = Fleet(topics, 2, sources=1, configs=[FINE])
+    # Then there are four owners, enough for the parts to begin, and it is not known yet that there
+    # will be eight.
+    cut(found, 60)
+    for number, owner in enumerate(found.owners):
+        owner.configs = [FINE, parts]
+        found.restart(number)
+    cut(found, 130)
+    copies = {owner: dict(found.owners[owner].store) for owner in range(2)}
+    found.finish()
+    auditor = audited(found, monkeypatch, copies)
+    compared = sum(one.snapshots for one in auditor.tallies.values())
+    assert compared + auditor.older == len(found.published)
+    assert auditor.others == 0
+
+
+def test_a_forged_snapshot_of_an_impossible_time_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a checkpoint, no time makes it an older one, which would only be counted."""
+    found = fleet([STEADY], [FINE], grows={}, step=12).finish()
+    owner, latest = found.published[-1]
+    forged = msgspec.json.decode(latest.value) | {"start": -1_000}
+    other = replace(latest, value=msgspec.json.encode(forged))
+    found.published.append((owner, other))
+    with pytest.raises(Difference, match="does not follow"):
+        audited(found, monkeypatch)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ state of it that was kept, a checkpoint; snapshots published before that are onl
 """
 
 import hashlib
+import math
 import os
 import re
 from collections import Counter
@@ -103,17 +104,16 @@ class RecomputedHistogram(Histogram):
     def repeat(self, first: int, served_from: Mapping[str, int]) -> None:
         """Begin at the tick `first`, the first one that was published."""
         self.start_at(first)
-        self._declare(first, served_from)
-        # Served before `first`, so by another owner, which handed them over.
+        self.serve_from(first, served_from)
+        # Those served before `first`, by another owner, which handed them over.
         for key in served_from.keys() - self._declared.keys():
             self._append_key(key, served_from[key])
 
-    def resume(self, served_from: Mapping[str, int]) -> None:
-        """Continue from a restored checkpoint, which has the stream keys served before."""
-        self._declare(self.next or 1, served_from)
+    def serve_from(self, begin: int, served_from: Mapping[str, int]) -> None:
+        """Have `advance` begin to serve the keys of tick `begin` and later, each at its tick.
 
-    def _declare(self, begin: int, served_from: Mapping[str, int]) -> None:
-        """Have `advance` begin to serve the keys of tick `begin` and later, each at its tick."""
+        A histogram restored from a checkpoint has those served before.
+        """
         # No key is served because an event has it, even if the settings allow that by now.
         self._public = False
         self._declared = {k: tick for k, tick in served_from.items() if tick >= begin}
@@ -139,7 +139,7 @@ class Recommitted:
         snapshots: Sequence[Snapshot],
         sections: Sequence[Section],
     ) -> Iterator[Snapshot]:
-        """Note the commitments of a tick; yield no record."""
+        """Note a tick's commitments where `Merge` would have it signed; yield no record."""
         settings = self._commitments.commit_to_settings(histogram)
         contributions = self._commitments.commit_to_counted(histogram, tick, sections)
         generation = histogram.life.generation
@@ -178,8 +178,8 @@ class Auditor:
         self._windowed: set[bytes] = set()
         # The `id` of every recomputed series.
         self._ids: set[str] = set()
-        # By (series, stream key, part from 1): the start, ms, of the first tick that the state does
-        # not cover, and of the first one after a checkpoint.
+        # By (series, stream key, part from 1), the start of a tick, ms: the first one that was not
+        # published yet when the state was read, and the first one after a checkpoint.
         self._next: dict[tuple[str, str, int], int] = {}
         self._begins: dict[tuple[str, str, int], int] = {}
         # What the audit of an owner begins with, if its old contributions are deleted.
@@ -192,10 +192,13 @@ class Auditor:
         }
         #: Messages read from the contributions topic.
         self.messages = 0
-        #: Snapshots of earlier generations, with other windows than now, from before a checkpoint.
+        #: Snapshots of earlier generations or settings.
         self.others = 0
+        #: Snapshots that are equal but for their windows.
         self.other_windows = 0
+        #: Snapshots from before a checkpoint.
         self.older = 0
+        # What the signatures of recomputed ticks should commit to.
         self._computed: dict[Tick, Committed] = {}
         #: Signed commitments that were found equal.
         self.commitments = 0
@@ -302,6 +305,7 @@ class Auditor:
         if not first_offset:
             return
         for checkpoint in checkpoints(store):
+            # Where reading resumes after it.
             if checkpoint.progress.offset >= first_offset:
                 items = partial(checkpoint.items, store)
                 self._begin_with(owner, current, checkpoint.progress, items)
@@ -361,27 +365,28 @@ class Auditor:
             if first is None or not isinstance(histogram, RecomputedHistogram):
                 continue
             served = published.served() | handed_over.get(generation, {})
-            if restored is not None and restored.next_tick(published.name) is not None:
-                self._note_begin(histogram)
-                histogram.resume(served)
+            begin = None if restored is None else restored.next_tick(published.name)
+            if begin is not None:
+                for key in histogram.served():
+                    # Snapshots number parts from 1.
+                    part = histogram.part_of(key) + 1
+                    self._note_begin(histogram, key, part, begin)
+                histogram.serve_from(begin, served)
                 continue
             histogram.repeat(first, served)
             if published.takes_over:
                 self._check_taken(owner, published, served)
         return repeating
 
-    def _note_begin(self, histogram: Histogram) -> None:
-        """Note that a restored histogram is computed from its next tick on."""
-        for key in histogram.served():
-            part = histogram.part_of(key) + 1
-            self._note_begin_of(histogram, key, part, histogram.next or 1)
-
     def _note_moved(self, new_owner: int, merge: Merge, handed: HandedOver) -> None:
-        """Note that what was handed over before a checkpoint is computed from then on."""
+        """Note that keys which left an owner before its checkpoint are not computed until then.
+
+        From then on it is `new_owner` that computes them.
+        """
         for histogram in merge.histograms:
             if histogram.name == handed.histogram:
                 for key, part in self._parts_handed(new_owner, handed):
-                    self._note_begin_of(histogram, key, part, handed.tick)
+                    self._note_begin(histogram, key, part, handed.tick)
 
     def _parts_handed(
         self, new_owner: int, handed: HandedOver
@@ -390,15 +395,13 @@ class Auditor:
 
         A part keeps its number when it moves.
         """
-        # After the growth that added the owner.
+        # How many there were after the growth that added the owner.
         owners = next(number for number in self._owners.numbers if number > new_owner)
         for key, _ in handed.keys:
-            # The parts of a key lie with its owner and with those that follow it.
+            # `part_owner` reversed: a key's parts lie with its owner and with those that follow it.
             yield key, (new_owner - owner_of(key, owners)) % owners + 1
 
-    def _note_begin_of(
-        self, histogram: Histogram, key: str, part: int, tick: int
-    ) -> None:
+    def _note_begin(self, histogram: Histogram, key: str, part: int, tick: int) -> None:
         """Note that a part of a stream key's snapshots is computed from a tick on."""
         start_ms = histogram.grid.start(tick)
         for series, _ in histogram.outputs:
@@ -410,6 +413,7 @@ class Auditor:
     ) -> Iterator[tuple[int, dict[tuple[str, int], HandedOver]]]:
         """Yield the owners that took stream keys over from this one, with what each of them got."""
         for new_owner, handed in self._handed.items():
+            # Keys lie with their hash modulo the owners, whose number became a multiple.
             if new_owner % self._owners.number_before(new_owner) == owner:
                 yield new_owner, handed
 
@@ -435,10 +439,11 @@ class Auditor:
     def _take_handed(
         self, histogram: Histogram, new_owner: int, expected: HandedOver
     ) -> None:
-        """Take out of `_handed` what an owner was to get; raise Difference if it got other keys.
+        """Check that an owner was handed what recomputing the old owner hands over, `expected`.
 
-        What is left there in the end is an error. `histogram` is that of the owner that handed the
-        keys over, which publishes nothing of them from that tick on: note that, too.
+        Raise Difference if not, else take it out of `_handed`: what is left there in the end is an
+        error. `histogram` is the old owner's, which publishes nothing of these keys from the
+        hand-over's tick on: that is noted in `_next`.
         """
         handed = self._handed[new_owner].pop(
             (expected.histogram, expected.generation), None
@@ -456,7 +461,7 @@ class Auditor:
         start_ms = histogram.grid.start(expected.tick)
         for key, part in self._parts_handed(new_owner, expected):
             for series, _ in histogram.outputs:
-                # The new owner, recomputed before, may have published later ticks of them.
+                # The new owner was recomputed before: what it has published of them counts.
                 self._next.setdefault((series, key, part), start_ms)
 
     def _merge(self, owner: int) -> Merge:
@@ -472,6 +477,7 @@ class Auditor:
             key=self._key,
             stream=stream,
             owner=owner,
+            # Contributions tell of more owners and sources, as they told the worker.
             owners=self._owners.first,
         )
         signing = None
@@ -511,6 +517,7 @@ class Auditor:
             merge.reached(offset + 1)
             self.messages += 1
             self._release(merge, ends)
+        # Offsets without a message, such as a transaction's end, may lie before it.
         merge.reached(position)
         self._release(merge, ends)
         for histogram in self._unfinished(merge, ends):
@@ -552,7 +559,8 @@ class Auditor:
             for number, (_, topic) in enumerate(histogram.outputs)
         }
         by_name = {histogram.name: histogram for histogram in merge.histograms}
-        # One at a time for the exact counts, which are those after the last released tick.
+        # Batches bound the memory; for the exact counts, which are those after the last released
+        # tick, it is one at a time.
         ticks_max = 50 if self._exact is None else 1
         # A worker stopped while catching up has released fewer ticks than the contributions allow.
         while (
@@ -566,9 +574,9 @@ class Auditor:
                     self._take_handed(by_name[handed.histogram], new_owner, handed)
             for snapshot in released.snapshots:
                 histogram, number = by_topic[snapshot.topic]
-                if snapshot.end_ms <= histogram.grid.end(
-                    ends.get(histogram.name, 0) - 1
-                ):
+                # A batch may go on beyond what a histogram has published.
+                end_ms = histogram.grid.start(ends.get(histogram.name, 0))
+                if snapshot.end_ms <= end_ms:
                     self._match(histogram, number, snapshot)
                     if self._exact is not None:
                         self._exact.write(_with_exact(histogram, number, snapshot))
@@ -610,28 +618,30 @@ class Auditor:
         tally.keys.add(snapshot.key)
 
     def _mismatch(self, snapshot: Snapshot) -> str:
-        """Return how the published snapshot differs from a computed one, or that it is missing.
-
-        It is the published record of the same tick, series, part and page.
-        """
+        """Return how the published record differs from a computed one, or that it is missing."""
         computed = orjson.loads(snapshot.value)
         for message in self._messages(snapshot.topic):
             if message.key() == snapshot.key.encode():
                 published = orjson.loads(message.value() or b"null")
                 if not isinstance(published, dict):
                     continue
+                # In `windows` they may differ, see `_match`.
                 fields = [
                     name
                     for name, value in computed.items()
                     if published.get(name) != value and name != "windows"
                 ]
-                # Where one of these differs, it is another record.
+                # With another one of these, it is the record of another tick, series, part or page.
                 if not {"start", "id", "part", "page"}.intersection(fields):
                     return f"{_name(snapshot.value)}: published {_excerpt(published, fields)}, computed {_excerpt(computed, fields)}"
         return f"{_name(snapshot.value)}: missing"
 
     def _explain_rest(self) -> None:
-        """Check that unmatched snapshots are of an earlier generation or newer than the state."""
+        """Count the published snapshots that no recomputed one was equal to, if they may exist.
+
+        That is, if they are older than a checkpoint, newer than the state, or of another
+        generation, which is not recomputed. Raise Difference for others.
+        """
         for topic in self._outputs:
             for message in self._messages(topic):
                 value = message.value() or b""
@@ -648,10 +658,9 @@ class Auditor:
                         published["key"],
                         published.get("part", 1),
                     )
-                    # A running worker has published it since the state was read. Of an output that
-                    # is not in the state (-1), nothing is newer.
-                    newer = published["start"] >= self._next.get(output, -1) >= 0
-                    older = published["start"] < self._begins.get(output, -1)
+                    # By a running worker, since the state was read. (If that lacks it: infinity.)
+                    newer = published["start"] >= self._next.get(output, math.inf)
+                    older = published["start"] < self._begins.get(output, -math.inf)
                 except (ValueError, KeyError, TypeError):
                     raise Difference(
                         f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"
@@ -667,6 +676,7 @@ class Auditor:
 
 
 def _wrongly_handed(name: str, owner: int) -> Difference:
+    """Return what is wrong with the keys of a histogram that an owner was handed."""
     return Difference(
         f"histogram {name!r}: owner partition {owner} got other stream keys handed over than those "
         "that follow from the contributions"
@@ -687,6 +697,7 @@ def _with_exact(histogram: Histogram, number: int, snapshot: Snapshot) -> bytes:
     if "sums" in body:
         labels = (label for label, *_ in items)
         sums = histogram.exact_sums(snapshot.key, labels, number)
+        # What else is published of a sum, the mean's range, has no exact value.
         line["sums"] = [
             [total, exact_total, mean, exact_mean]
             for (total, mean, *_), (exact_total, exact_mean) in zip(
