@@ -541,7 +541,10 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 
 
 def _log_as(form: str, state: dict[str, Any]) -> None:
-    """Set up logging for `run` in a form, "json" or "text"; a last error has the same form."""
+    """Set up logging for `run` in a form, "json" or "text".
+
+    An error that ends the command is said in the same form: `execute` calls `state["say"]`.
+    """
     from workers.runtime.logs import log_fatal, log_to_stderr
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")

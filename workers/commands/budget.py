@@ -77,6 +77,7 @@ def _check_together(settings: Sequence[Settings]) -> None:
                 f"worker.name = {name!r} is in two of the settings files: each worker once"
             )
         names.add(name)
+        # With the first is enough: what the others share with it adds up.
         topics = of_worker.events.topics
         # A regular expression has no names, and is given as it is.
         if not topics_overlap(set(topics.names) or {str(topics)}, first.events.topics):

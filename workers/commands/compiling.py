@@ -99,7 +99,7 @@ def compile_kernels() -> float:
     """
     begun = time.perf_counter()
     with _fast_compiler(), _second_process() as wait:
-        # What the second process does not compile.
+        # What the second process does not compile: quantiles, the general reader, Avro.
         ones = readonly_contiguous(np.ones(3))
         quantile(ones, 1.0, 0.5, 2.0, ones[:2], ones[:1], 3.0, np.empty(2))
         _compile_batches(_Unscanned)
@@ -108,7 +108,7 @@ def compile_kernels() -> float:
         wait()
         # Loads what the second process has compiled, or compiles it, if there is none.
         _compile_share()
-        # These need both shares.
+        # After both shares, as these use kernels of both: none is compiled twice.
         _compile_batches()
         _compile_replay()
     compiler.mark_all_compiled()
@@ -208,6 +208,7 @@ class _Unscanned(Json):
     """JSON format that leaves every record to the general reader, so that its kernels compile."""
 
     def scan(self, data: Bytes, values: Longs, plain: Bools) -> Iterator[FieldSpans]:
+        """Yield all records as ones that the fast scanner declined."""
         yield FieldSpans.declined(data, len(values), self.decoder(data, values))
 
 
@@ -241,6 +242,7 @@ def _compile_noise() -> None:
     xor(readonly_contiguous(words), words, words)
     find_shown(row, row, row, 0, True, row.copy(), row.copy(), row.copy())
     mark_blocks(readonly_contiguous(row), 10, np.zeros(1, dtype=np.bool_))
+    # The rows shown are numbered with 64 or 32 bits; what is written to is an array of its own.
     by_window = np.zeros((1, 1), dtype=np.int64)
     passed = np.zeros(GROUP_ROWS, dtype=np.int64)
     for shown in (row, row.astype(np.int32)):
@@ -263,12 +265,14 @@ def _compile_noise() -> None:
     add_at_rows(row.copy(), row, row, 1)
     stream = _KEY.stream(bytes(MECHANISM_ID_BYTES))
     for kind in KINDS:
-        for rho_item in (1.0, 1e-8):  # state of 32 and of 64 bits
+        # A small rho makes large noise: state of 32 and of 64 bits.
+        for rho_item in (1.0, 1e-8):
             counter = make_counter(kind, 4, rho_item)
             columns = counter.columns(stream)
             for t in (1, 2):  # one row fills its array, later ones are part of theirs
                 columns.at(t, np.zeros((2 * t - 1, 2), dtype=np.uint64))
             counter.draw(stream, 1, words)
+    # The same for windows without epochs.
     for rho_item in (1.0, 1e-12):
         windows = LineColumns(line_counters([2], [1], rho_item), stream)
         for t in (1, 2):
@@ -288,6 +292,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
     from workers.kafka.decoding import ColumnRecords, RecordSet
     from workers.kafka.store import Changelog, Store
 
+    # Of format 2, without compression or transaction, up to 1 MiB.
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i, value in enumerate(_events()):
         builder.append(i, _BEGIN_MS + i * 100, f"u{i % 7}".encode(), value, [])
@@ -321,6 +326,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
             partitions_of(reading.data, reading.users, 3)
         restore_originals(records, user_is_key=user == RECORD_KEY)
         for partitioner in PARTITIONERS:
+            # Since time 0, all users are in the only partition.
             placement = Placement(partitioner, 0, [(0, 1)])
             reader = SourceReader(
                 events, {"": None}, placement, form(events.layout.tree)
@@ -357,7 +363,7 @@ def _compile_replay() -> None:
         _require(any(len(histogram._state.ledger.tags) for histogram in histograms))
         for histogram in histograms:
             ledger: Ledger = histogram._state.ledger
-            # Every row counts as new, so that `changes` stores all of them.
+            # As if no row were stored and every count had changed: `changes` stores all of them.
             ledger.stored_rows = 0
             ledger.counts_changed = [ledger.find(ledger.tags)]
             ledger_blocks.load(ledger_blocks.changes(ledger), len(histogram._keys))
@@ -379,7 +385,7 @@ class _Registry(NamedTuple):
 
 
 def _compile_format(kind: str) -> None:
-    """Scan records with a schema, one of them too short to have its id."""
+    """Scan a record that names a schema, by the id 0, and one that is too short to name one."""
     fmt = make_format(kind.lower(), Node())
     reader = FormatReader(fmt, _Registry(kind), AlwaysOpen())
     records = Records.of([bytes(8), b""])

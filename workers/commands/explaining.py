@@ -60,17 +60,13 @@ def explained(guide: str) -> list[Explanation]:
 def explanations(message: str, guide: Sequence[Explanation]) -> list[Explanation]:
     """Return the patterns that have most of a message, by characters: usually one."""
     text = " ".join(message.split())
-    most = 0
-    best: list[Explanation] = []
-    for explanation in guide:
-        length = len(explanation.pattern.replace(HOLE, "").replace(" ", ""))
-        if length < most or not covers(explanation.pattern, text):
-            continue
-        if length > most:
-            most = length
-            best = []
-        best.append(explanation)
-    return best
+    covering = [
+        (len(explanation.pattern.replace(HOLE, "").replace(" ", "")), explanation)
+        for explanation in guide
+        if covers(explanation.pattern, text)
+    ]
+    most = max((length for length, _ in covering), default=0)
+    return [explanation for length, explanation in covering if length == most]
 
 
 def rows(heading: str, guide: str) -> list[list[str]]:
@@ -115,10 +111,12 @@ def _plain(cell: str) -> str:
     """Return a cell of the guide without Markdown's marks; links name their file in brackets."""
 
     def spelled_out(link: re.Match[str]) -> str:
+        """Return a link's words and where it leads; targets are relative to docs/operations.md."""
         words, target = link.groups()
-        # Targets are relative to docs/operations.md.
-        file = target if "://" in target else f"docs/{target}"
-        file = f"docs/operations.md{target}" if target.startswith("#") else file
-        return f"{words} ({file.replace('docs/../', '')})"
+        if target.startswith("#"):
+            target = f"docs/operations.md{target}"
+        elif "://" not in target:
+            target = f"docs/{target}".replace("docs/../", "")
+        return f"{words} ({target})"
 
     return printable(_LINK.sub(spelled_out, cell).replace("`", "").replace("**", ""))

@@ -15,7 +15,7 @@ EXIT_FAULT = 70
 EXIT_FENCED = 75
 EXIT_INTERRUPTED = 130
 
-# Checked only if a command has already loaded the module.
+# Module and class of errors of Kafka's clients.
 KAFKA_ERRORS = (
     ("confluent_kafka", "KafkaException"),
     ("aiokafka.errors", "KafkaError"),
@@ -27,7 +27,10 @@ def log(text: str) -> None:
 
 
 def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) -> int:
-    """Say in one line what failed, with `debug` also where; return the exit code."""
+    """Say in one line what failed, with `debug` also where; return the exit code.
+
+    `say` is another function where the line is to be a record of the log; then the place is, too.
+    """
     if debug and say is log:
         click.echo(traceback_of(error), err=True)
     elif debug:
@@ -35,6 +38,7 @@ def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) 
     if isinstance(error, QuietcountError):
         say(_one_line(error))
         return EXIT_FENCED if isinstance(error, Fenced) else EXIT_EXPECTED
+    # A library that this command has not loaded has raised nothing, and is not loaded for this.
     kinds = (
         getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS
     )

@@ -29,7 +29,8 @@ class Fault(NamedTuple):
 def json_fault(value: bytes) -> Fault | None:
     """Return a record's first fault; None if it is JSON after all.
 
-    Python's reader says best what is wrong; the worker's own is stricter, and is asked after it.
+    Python's reader says best what is wrong; the worker's own, msgspec, is stricter, and is asked
+    where Python finds nothing, or NaN or Infinity, which only Python reads (`_refuse`).
     """
     start = len(_MARK) if value.startswith(_MARK) else 0
     try:
@@ -47,7 +48,8 @@ def json_fault(value: bytes) -> Fault | None:
     except RecursionError:
         return _TOO_DEEP
     except ValueError:
-        return _fault_of_msgspec(value, start)
+        # From `_refuse`, which does not know the place.
+        pass
     return _fault_of_msgspec(value, start)
 
 
@@ -63,11 +65,11 @@ _TOO_DEEP = Fault("has lists and objects nested too deeply", "")
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(constant)  # NaN and Infinity, which only Python reads
+    raise ValueError(constant)
 
 
 def _fault_of_msgspec(value: bytes, start: int) -> Fault | None:
-    """Return what msgspec, the worker's reader, refuses although Python's reader accepts it.
+    """Return what msgspec, the worker's reader, refuses; None if nothing, or the place is not said.
 
     `start` is where the JSON begins, after any byte order mark.
     """

@@ -47,6 +47,7 @@ def _parameter(name: str, kind: Any, declared: dict[str, Any]) -> click.Paramete
     # Also of `Path | None` and `tuple[Path, ...]`.
     if Path in (kind, *get_args(kind)):
         declared["type"] = PATH
+    # It was declared by `argument`, not by `option`.
     if "help" not in declared:
         return click.Argument([name], **declared)
     if kind is bool:

@@ -48,12 +48,12 @@ def event_rates(samples: Sequence[PartitionSample]) -> list[float]:
         return [0.0] * len(samples)
     first = int(ordered[outliers])
     last = int(ordered[-1 - outliers])
-    # The outliers are left out of the events, too, and n events are n - 1 times apart.
+    # Between `first` and `last` lie the events without the outliers; n events are n - 1 intervals.
     share = max(total - 2 * outliers - 1, 1) / total
     rates = []
     for sample in samples:
         begin = first if sample.from_start else max(first, _first(sample.times))
-        # It has no span of its own.
+        # It has no span of its own: that of all is taken.
         if not len(sample.times) or last <= begin:
             begin = first
         span_s = (last - begin) / 1000

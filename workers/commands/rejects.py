@@ -138,12 +138,14 @@ class _CommandOwner:
     """
 
     def __init__(self) -> None:
+        # When the present wait began, and the last call of `check_open`; as if there were none yet.
         self._wait_begun_s = 0.0
         self._checked_s = 0.0
 
     def check_open(self) -> None:
         """Raise if Kafka makes no progress for two minutes; called about every second of a wait."""
         now_s = time.monotonic()
+        # Without calls for a while, something was done: another wait begins.
         if now_s - self._checked_s > _PAUSE_S:
             self._wait_begun_s = now_s
         self._checked_s = now_s
@@ -156,12 +158,13 @@ class _CommandOwner:
     def report_progress(self) -> None: ...
 
     def note_wait(self, waits: Mapping[str, str]) -> bool:
+        """Explain no wait, so that `Transactions` gives up after a while."""
         return False
 
     def note_abort(self) -> None: ...
 
     def confirm(self) -> None:
-        """Give up, rather than find out whether another run has committed meanwhile."""
+        """Give up where it is in doubt what was committed, which a worker would find out."""
         raise KafkaAway(
             "Kafka ended a transaction, or answered too late: start this command again; it sends "
             "no reject twice"
@@ -289,7 +292,7 @@ class _AcceptanceFilter:
         """Return the indices of rejects of one partition that would be accepted now."""
         if log not in self._reader_of_log:
             topic = self._partitions[log].topic
-            # At all times (from 0 on) users are placed on as many partitions as there are now.
+            # (since when, ms, over how many partitions users are spread): always as many as now.
             placements = [(0, topic.partitions)]
             fmt = self._formats.make()
             self._reader_of_log[log] = source_reader_of(
@@ -309,7 +312,7 @@ class _AcceptanceFilter:
         accepted: list[int] = []
         for reading in self._reader_of_log[log].read(records, latest_ms):
             events = reading.events
-            # Others no histogram counts.
+            # An event in no view would be skipped.
             is_accepted = events.in_any_view
             if max_behind_ms is not None:
                 is_accepted &= watermark_ms - events.times <= max_behind_ms

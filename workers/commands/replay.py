@@ -99,7 +99,7 @@ def replay_events(settings: Settings, chosen: Replay) -> int:
             if chosen.report is None
             else BacktestRun(chosen, chosen.report, settings, key)
         )
-        # Those of a backtest read all that any of its combinations needs.
+        # A backtest reads the events once, with all that any of its combinations needs.
         reader_settings = settings if backtest is None else backtest.settings
         with (
             backtest or nullcontext(),
@@ -336,7 +336,8 @@ class BacktestRun:
         prepare(directory, force=chosen.force)
         runs = runs_of(self._grid.combinations, chosen.seeds or SEEDS)
         self._number = len(runs)
-        # This process writes the snapshots; other processes are forked before reading starts.
+        # This process reads the events, and writes snapshots itself. If there are many runs, other
+        # processes begin here, before that, and share them.
         processes = 1 if writes else processes_for(runs)
         top = chosen.top or TOP
         self.runs: Backtest | Pool
@@ -344,7 +345,7 @@ class BacktestRun:
             self.runs = Pool(runs, key, top, processes)
         else:
             self.runs = Backtest(runs, key, top)
-            # Snapshots of one seed only.
+            # The first seed's, as one replay has one.
             for watch in self.runs.watches():
                 watch.histogram.written = writes and watch.run.seed == 0
 
@@ -393,6 +394,7 @@ def _row(outcome: Outcome) -> dict[str, str]:
         "mechanism": outcome.row.mechanism,
         "epsilon": f"{outcome.row.epsilon:g}",
     }
+    # Varied settings, those of the columns above once.
     row |= {
         name: value or "-" for name, value in outcome.varied.items() if name not in row
     }

@@ -39,7 +39,8 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     connection = connection_of(settings)
     cluster = inspect_topics(settings, connection)
     has_events = cluster.existing.keys() >= set(cluster.events)
-    # Somebody else will create the events topic, probably with the cluster's default.
+    # Somebody else will create the events topic, probably with as many partitions as topics have by
+    # the cluster's default: plan for these.
     if create and not events_topic and not has_events:
         cluster = inspect_topics(
             settings, connection, topics.default_partitions(connection)
@@ -63,6 +64,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
         if len(created) < len(missing):
             existing = inspect_topics(settings, connection).existing
         lacking = []
+    # What is left to say: the table, what is wrong, and what is missing.
     absent = [
         topic for topic in topics.missing(plan, existing) if topic.name not in created
     ]
@@ -98,7 +100,7 @@ def _add_partitions(
     lacking: Sequence[topics.Topic],
     existing: Mapping[str, topics.ExistingTopic],
 ) -> dict[str, topics.ExistingTopic]:
-    """Add the partitions that topics lack, and return these topics as they are then."""
+    """Add the partitions that topics lack, and return these topics as they are then, by name."""
     changed = {}
     for topic in lacking:
         topics.add_partitions(connection, topic.name, topic.partitions)

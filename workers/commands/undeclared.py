@@ -46,7 +46,7 @@ class UndeclaredKeys:
         """Events are read by `shape`; None: by that of the settings."""
         self._shape = settings.shape if shape is None else shape
         self._projection = Projection(self._shape)
-        # The views as the settings have them: in a file, the record key is a field.
+        # The views as the settings have them.
         self._in_topic = settings.shape.views
         self._declared = _declared(settings, self._shape)
         # How many events have each undeclared key.
@@ -75,6 +75,7 @@ class UndeclaredKeys:
                 key = None if values is None else values.key
             if key is not None and key not in declared:
                 keys.add(key)
+                # A file has the record key of the topic as a field.
                 self._has_record_keys |= self._in_topic[name].key == RECORD_KEY
         for key in keys:
             if key in self._counts or len(self._counts) < _KEYS_MAX:

@@ -29,7 +29,7 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     check_ceiling(settings)
     ensure_compiled()
     sample = (
-        of_topics(settings, records, log)
+        of_topics(settings, records)
         if source is None
         else of_file(settings, source, records)
     )
@@ -155,16 +155,12 @@ def _histogram(
             f"  ! {plural(histogram.late, 'event')} of these ({percent(histogram.late, seen)}) come after their tick has "
             "closed, and count in a later one",
         )
+    # Gaps between wrong times mean nothing.
     if not findings.time_hint:
         # In a gap, snapshots of every key are published all the same.
-        key_count = (
-            histogram.served
-            if histogram.config.keys == "public"
-            else len(histogram.config.keys)
-        )
-        for remark in islice(
-            gap_remarks(findings.gaps, histogram.config, key_count), GAPS_SHOWN
-        ):
+        key_count = histogram.served if config.keys == "public" else len(config.keys)
+        remarks = gap_remarks(findings.gaps, config, key_count)
+        for remark in islice(remarks, GAPS_SHOWN):
             say.line(f"  ! {remark}")
     if histogram.without_items:
         empty = histogram.without_items
@@ -272,7 +268,7 @@ def _expected(
     """Print what the first ticks would show if events continue as in the sample."""
     say.line("  estimate, if events continue like this:")
     if expected.declared is not None:
-        # 100 % and 0 % where that is so, or nearly.
+        # Nearly all and nearly none are written without a digit, as 100 % and 0 %.
         digits = 1 if 0.001 < expected.declared < 0.999 else 0
         say.line(
             f"    {expected.declared:.{digits}%} of all contributions are in its declared domain",
@@ -286,7 +282,7 @@ def _expected(
         _windows(expected, histogram, say)
         return
     if expected.has_counts:
-        # By more than rounding to three digits hides.
+        # If they are not the same to three digits.
         worse = expected.sd_worst > expected.sd_first * 1.005
         worst = f", {expected.sd_worst:.3g} at worst" if worse else ""
         when = "the first tick" if expected.first == 1 else f"tick {expected.first:,}"
@@ -298,13 +294,14 @@ def _expected(
     for passing in expected.passing:
         after = f"after tick {passing.tick:,}"
         if histogram.of_users is not None:
-            # The least number that can come above the threshold, rounded up.
+            # How many must count as often as they may, for a count above the threshold; rounded up.
             users = -(-(passing.threshold + 1) // max_count)
             say.line(
                 f"    {after}: threshold {passing.threshold:,}: an item is shown from about {users:,} different users on, at least "
                 f"(in an epoch each counts at most {max_count} times, by max_count)",
             )
             continue
+        # That is the end of an epoch, or of the first year.
         if passing.tick == expected.last:
             after += f" ({span})"
         say.line(

@@ -72,10 +72,9 @@ ELEMENTS_MAX = 20
 PATHS_MAX = 5_000
 # Stream keys in quotes that are named.
 _QUOTED_MAX = 5
-# Similar paths that are named, and their least likeness.
+# Similar paths that are named, and their least likeness (`_similarity`).
 NEAREST = 3
 _NEAR = 0.6
-# The last name alone is weaker evidence than the whole path, and short names match by chance.
 _LAST_NAME = 0.95
 _NEAR_LAST = 0.75
 
@@ -130,7 +129,10 @@ def wanted_paths(shape: Shape) -> list[Path]:
 
 
 def _similarity(wanted: Path, text: str) -> float:
-    """Return how alike a wanted path and another one, a text, are, from 0 to 1."""
+    """Return how alike a wanted path and another one, a text, are, from 0 to 1.
+
+    Their last names alone are weaker evidence, and must be very alike: short ones match by chance.
+    """
     whole = _ratio(str(wanted), text)
     last = _ratio(wanted.steps[-1], parse(text).steps[-1])
     return max(whole, _LAST_NAME * last if last >= _NEAR_LAST else 0.0)
@@ -185,16 +187,16 @@ class Expected:
     are `windows` in place of `first`, `sd_first`, `sd_worst` and `passing`.
     """
 
-    has_counts: bool
-    first: int
-    sd_first: float
-    sd_worst: float
+    has_counts: bool = True
+    first: int = 1
+    sd_first: float = 0.0
+    sd_worst: float = 0.0
     last: int
     events: float
     largest: float
     median: float
     items: int
-    passing: tuple[ThresholdEstimate, ...]
+    passing: tuple[ThresholdEstimate, ...] = ()
     declared: float | None
     windows: tuple[WindowEstimate, ...] = ()
 
@@ -221,22 +223,17 @@ def expected(
         }
         declared = sum(per_tick.values()) / total if total else 0.0
     last = noise.last_tick(config)
+    of_a_tick = Expected(
+        last=last,
+        events=events_s * tick_s,
+        largest=max(per_tick.values(), default=0.0),
+        median=statistics.median(per_tick.values()) if per_tick else 0.0,
+        items=len(per_tick),
+        declared=declared,
+    )
     if isinstance(mechanism, Sliding):
-        # Its windows say what is expected, in place of ticks.
-        return Expected(
-            has_counts=True,
-            first=1,
-            sd_first=0.0,
-            sd_worst=0.0,
-            last=last,
-            events=events_s * tick_s,
-            largest=max(per_tick.values(), default=0.0),
-            median=statistics.median(per_tick.values()) if per_tick else 0.0,
-            items=len(per_tick),
-            passing=(),
-            declared=declared,
-            windows=tuple(_window_estimates(config, mechanism, per_tick)),
-        )
+        windows = tuple(_window_estimates(config, mechanism, per_tick))
+        return replace(of_a_tick, windows=windows)
     # New items are shown only at every so many ticks, an epoch's last one at the latest.
     step = config.discovery_step or 1
     first = min(step, last)
@@ -244,20 +241,15 @@ def expected(
     # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({first, last // step * step or last})
     decided = [tick for tick in ticks if mechanism.threshold(tick) is not None]
-    return Expected(
+    return replace(
+        of_a_tick,
         has_counts=mechanism.law in noise.COUNT_LAWS,
         first=first,
         sd_first=mechanism.sd(first),
         sd_worst=sd_worst,
-        last=last,
-        events=events_s * tick_s,
-        largest=max(per_tick.values(), default=0.0),
-        median=statistics.median(per_tick.values()) if per_tick else 0.0,
-        items=len(per_tick),
         passing=tuple(
             _threshold_estimate(config, mechanism, per_tick, tick) for tick in decided
         ),
-        declared=declared,
     )
 
 
@@ -288,13 +280,15 @@ def _threshold_estimate(
 ) -> ThresholdEstimate:
     """Return how many items pass the threshold by `tick`; `per_tick` has their counts in a tick."""
     threshold = mechanism.threshold(tick) or 0
-    # How many ticks' counts are compared with the threshold together: all since the epoch began,
-    # one, or, where ticks form blocks of radix^level, those of the longest block that fits.
+    # How many ticks' counts are compared with the threshold together: all since the epoch began;
+    # of the family "tick" one; or, where ticks form blocks of radix^level ticks, those of the
+    # longest block that fits.
     ticks = 1 if mechanism.about.family == "tick" else tick
     if (blocks := mechanism.blocks()) is not None:
         sizes = (blocks.radix**level for level in range(blocks.levels))
         ticks = max(size for size in sizes if size <= tick)
     counts = {pair: count * ticks for pair, count in per_tick.items()}
+    # What must exceed the threshold is a count, or how far it is ahead of its bar.
     shown = sum(
         counts[pair] > threshold + bar for pair, bar in _bars(config, counts).items()
     )
@@ -560,6 +554,7 @@ class _Survey:
     def _source(self, part: Part) -> SourceReader:
         """Return a reader of a part's records; those of a file are JSON, whatever the topic has."""
         fmt = self._formats.make() if self._sample.live else None
+        # (since when, ms, over how many partitions users are spread): always as many as now.
         placements = [(0, part.source.topic.partitions)]
         return source_reader_of(
             self._settings, self._reader, part.source.partition, placements, fmt
@@ -575,7 +570,8 @@ class _Survey:
         if not len(events):
             return events, ()
         rejects: Sequence[Reject] = ()
-        # When they count: at their own time, or at the watermark if that is later.
+        # When they count: at their own time, or at the watermark if that is later. (Event times
+        # alone move it, no clock: None.)
         effective = clock.advance_by(events.times, None)
         behind = clock.too_far_behind(events.times, effective)
         # All of a file is of the past: nothing in it is too late.
@@ -593,7 +589,7 @@ class _Survey:
         why.number += 1
         record = _decoded(source, part, reject.index)
         why.fields.add(record)
-        # A text is a reason to reject. (A reject may be an event that came too late.)
+        # A text is why a record is no event; a reject may be an event, which came too late.
         refused = isinstance(self._projection.event(record), str)
         why.empty += refused and not isinstance(
             self._with_missing_empty.event(record), str
@@ -670,6 +666,7 @@ def _example(part: Part, i: int, decoded: object) -> str:
             return value.decode()
     if decoded is not None:
         return json.dumps(decoded, ensure_ascii=False, default=str)
+    # Bytes as Python writes them, without b'' around.
     return "no value" if value is None else repr(value)[2:-1]
 
 
@@ -704,6 +701,7 @@ def _value_hint(paths: Sequence[Path], reason: str, record: object) -> str:
                 str(Path((*path.steps, str(name)))) for name in islice(value, NEAREST)
             )
             return f"it is an object, so perhaps {' or '.join(inner)}"
+        # So ends the reason if the items have another type.
         if isinstance(value, Decimal | float) and reason.endswith(
             "string, list or object"
         ):
@@ -712,7 +710,10 @@ def _value_hint(paths: Sequence[Path], reason: str, record: object) -> str:
 
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
-    """Return the unit in which a rejected time would be plausible, as a hint; "": none."""
+    """Return the unit in which a rejected time would be plausible, as a hint; "": none.
+
+    Reasons about times say that a field is not a time, or that it is too early or too far ahead.
+    """
     is_no_time = f"field {str(shape.time)!r} is not " in reason and " time" in reason
     if shape.time is None or not (is_no_time or reason.startswith((EARLY, AHEAD))):
         return ""
@@ -848,10 +849,10 @@ def _clamped(
 def _weights(
     sample: Sample, times_by_part: Sequence[Longs], oldest: Sequence[Longs]
 ) -> list[float]:
-    """Return, per partition, the events per second that one sampled event represents.
+    """Return the weight of each part: the events per second that one of its events represents.
 
     All times are in ms: `times_by_part` those of the parts, `oldest` those of the first records of
-    partitions that the sample has only in part.
+    partitions that the sample has only in part (`sample.oldest`).
     """
     first_times = {
         part.source.log: times
@@ -862,20 +863,17 @@ def _weights(
         log = part.source.log
         first = first_times.get(log)
         events = float(len(times))
-        # Whether nothing came before the earliest of the times. A file has its first record.
-        from_start = True
-        if first is not None:
+        # Whether nothing came before the earliest of the times. A file has no bounds: it is whole.
+        from_start = log not in sample.bounds or sample.bounds[log].low == 0
+        if first is not None and not len(first):
+            # The times are those of the newest events alone, of which there were more before.
             from_start = False
-            if len(first):
-                # Of the whole partition's events, since its first records tell when they began.
-                low, high, _ = sample.bounds[log]
-                records = estimated_records(part.records.offsets, low, high)
-                events = records * len(times) / len(part.records)
-                from_start = low == 0
-                times = np.concatenate([first, times])
-        elif log in sample.bounds:
-            # The part is the whole partition, as far as it still is there.
-            from_start = sample.bounds[log].low == 0
+        elif first is not None:
+            # The first records tell when events began: take all that came since then.
+            low, high, _ = sample.bounds[log]
+            records = estimated_records(part.records.offsets, low, high)
+            events = records * len(times) / len(part.records)
+            times = np.concatenate([first, times])
         samples.append(
             PartitionSample(times=times, events=events, from_start=from_start)
         )
@@ -887,9 +885,9 @@ def _weights(
 def _add(
     totals: _Totals, config: HistogramConfig, events: Events, weight: float
 ) -> None:
-    """Add a batch of events, each of which represents `weight` events per second."""
+    """Add a batch of events to what a histogram has met; each represents `weight` a second."""
     columns = events.views[config.view]
-    # The rows of the events that the histogram looks at.
+    # The rows of the events that match its `where`.
     seen = (
         np.arange(len(events))
         if columns.included is None
@@ -915,7 +913,7 @@ def _add(
     totals.labels |= {
         columns.label_names.name(code) for code in set(columns.labels[rows].tolist())
     }
-    # An empty list would not be a mask.
+    # Those that count: of a served key, and not early. (An empty list would not be a mask.)
     counting = seen[[code in served for code in keys] & ~early] if len(seen) else seen
     totals.events_s += weight * len(counting)
     _add_contributions(totals, config, events, counting, weight)
@@ -950,17 +948,17 @@ def _add_contributions(
     counting: Longs,
     weight: float,
 ) -> None:
-    """Add the first `max_items` items of the events in the rows `counting`.
+    """Add what the events in the rows `counting` contribute: their first `max_items` items.
 
-    Their amounts are added within `max_count`, as rates of the event's `weight`; and by user and
-    epoch as they are, to be compared with the bounds on a user.
+    To `totals.pairs_s` as rates, with `max_count` as the most of an item in an event; and to
+    `totals.of_users` with all amounts, which are compared with the bounds on a user.
     """
     columns = events.views[config.view]
     rows, items_per_event = _rows(columns, counting, config.max_items)
     amounts = _amounts(columns, rows)
     keys = np.repeat(columns.keys[counting], items_per_event)
     labels = columns.labels[rows]
-    # Codes of stream key and label, of which there are fewer than items: names are looked up once.
+    # Codes of (stream key, label) of each row. Few differ: each one's name is looked up once.
     codes = list(zip(keys.tolist(), labels.tolist(), strict=True))
     bounded = Counter[tuple[int, int]]()
     for code, amount in zip(

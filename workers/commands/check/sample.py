@@ -1,6 +1,6 @@
 """Take a sample of events: the newest records of the events topics, or the first of a file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workers.agents.topics import check_events, connection_of
@@ -32,9 +32,10 @@ class Part:
 class Sample:
     """Records to examine: `live` if from a topic, `stopped` if time ran out first.
 
-    `notes` say where partitions end before their logs do. `oldest` are the first records of the
-    partitions, with which a worker begins, unless they are among the `parts`. `bounds` are the
-    first offset of a partition in the topic, and the end of its committed records.
+    `notes` say which partitions end in records that are not committed, and so not read. `oldest`
+    are the first records of the partitions, with which a worker begins, unless they are among the
+    `parts`. `bounds` are the first offset of a partition in the topic, and the end of its committed
+    records.
     """
 
     name: str
@@ -50,13 +51,8 @@ class Sample:
         return sum(len(part.records) for part in self.parts)
 
 
-def of_topics(
-    settings: Settings, number: int, say: Callable[[str], object] = lambda text: None
-) -> Sample:
-    """Return the newest records of the events topics, an equal share of each partition.
-
-    `say` tells the operator which partition reading waits for.
-    """
+def of_topics(settings: Settings, number: int) -> Sample:
+    """Return the newest records of the events topics, an equal share of each partition."""
     connection = connection_of(settings)
     # The partitions that producers write to: with re-keying, not those by user.
     places = check_events(settings, connection, as_produced=True)
@@ -69,10 +65,10 @@ def of_topics(
         patience_s=PATIENCE_S,
         bytes_max=BYTES_MAX,
         longest=settings.events.max_bytes,
-        say=say,
     )
 
     def parts(records: Mapping[Partition, Sequence[Record]]) -> list[Part]:
+        """Return the partitions that have any of the records, with these."""
         return [
             Part(source, _columns(records[log]))
             for log, source in sources.items()
@@ -93,6 +89,7 @@ def of_topics(
 
 
 def _columns(records: Sequence[Record]) -> Records:
+    """Return records as columns, which the worker's readers take."""
     return Records.of(
         [record.value for record in records],
         [record.key for record in records],
@@ -104,7 +101,8 @@ def _columns(records: Sequence[Record]) -> Records:
 def of_file(settings: Settings, name: str, number: int) -> Sample:
     """Return the first events of a file: JSON lines, also gzipped or from "-", or Parquet."""
     # As if the file were a topic of one partition.
-    source = Place(0, SourceTopic(name, 1, None), 0)
+    topic = SourceTopic(name, partitions=1, id=None)
+    source = Place(number=0, topic=topic, partition=0)
     shown = f"the first events of {'standard input' if name == '-' else name}"
     with open_source(settings, name) as opened:
         part = Part(source, opened.sample(number))

@@ -80,11 +80,12 @@ class CountedTicks:
         A window `slides`; otherwise `first` is that of an epoch, and what came before is forgotten.
         """
         self._slides = slides
-        # Nothing counted so far is still wanted.
+        # All that was counted is over: another epoch, or a window with other ticks.
         if first >= self.next:
             self.first = first
             self.next = first
             self.counts = Counter()
+        # What a window has left behind; an epoch's first tick does not move.
         while slides and self.first < first:
             self.counts.subtract(self._exact.of(self.first, self._origin))
             self.first += 1
@@ -161,6 +162,7 @@ class Boards:
         }
         # Items on the pages so far of a snapshot that is not whole.
         self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        # For the viewer.
         self.newest: dict[tuple[str, str], Board] = {}
         # Guards `_last`, the boards that the page may still ask for.
         self._lock = threading.Lock()
@@ -184,6 +186,7 @@ class Boards:
         """
         stream = (snapshot["histogram"], snapshot["key"])
         counted = self._counted[stream]
+        # As a global tick.
         tick = self._exact.grid.tick_at(snapshot["start"])
         if tick < counted.next:
             return None
@@ -214,6 +217,7 @@ class Boards:
             self._last.setdefault(stream, deque(maxlen=TICKS)).append(board)
         self.snapshots += 1
         self.errors[stream[0]].add(rows, board.sd)
+        # No series and key reads an earlier tick again.
         self._exact.forget(min(counted.needed for counted in self._counted.values()))
         return board
 

@@ -9,6 +9,7 @@ import csv
 import importlib.util
 import io
 import json
+import math
 import sys
 import threading
 import time
@@ -82,20 +83,18 @@ def flights(path: Path) -> Iterator[Flight]:
             yield from _in_order(
                 csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
             )
-    except (
-        OSError,
-        zipfile.BadZipFile,
-        ValueError,
-        IndexError,
-        StopIteration,
-    ) as error:
+    # The last two: columns that are missing or no numbers, and an empty archive or row.
+    except (OSError, zipfile.BadZipFile, ValueError, IndexError) as error:
         raise SettingsError(
             f"{path}: not the flights of {PACKAGE} ({error}): install it again"
         ) from None
 
 
 def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
-    """Yield the months in order, buffering: the file has them as 1, 10, 11, 12, 2, ..."""
+    """Yield the flights of the rows of the file in order of time.
+
+    It has the months as 1, 10, 11, 12, 2, ...: those that come too early wait.
+    """
     reader = iter(rows)
     head = next(reader, [])
     columns = [head.index(name) for name in _COLUMNS]
@@ -104,11 +103,12 @@ def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
     next_month = 1
     current = 0
     for row in reader:
-        # `hour_utc` is a time, `hour` the hour of the day in New York.
+        # `hour_utc` is a time as text, to the hour; `hour` the hour of the day in New York.
         hour_utc, minute, year, month, day, hour, origin, dest, carrier = [
             row[i] for i in columns
         ]
         if int(month) != current:
+            # Months are whole but for the one that begins here.
             while next_month in waiting:
                 yield from _sorted(waiting.pop(next_month))
                 next_month += 1
@@ -151,9 +151,9 @@ class Generator(threading.Thread):
         rate: int,
         year: Callable[[], Iterator[Flight]],
         exact: ExactCounts,
-        ahead: int | None,
+        ahead: float,
     ) -> None:
-        """Send `rate` events per second, at most `ahead` before `lift_limit` (None: no limit).
+        """Send `rate` events per second, at most `ahead` (infinity: no limit) before `lift_limit`.
 
         `year` returns the flights from the first of January on, and is called again when they end.
         """
@@ -176,7 +176,7 @@ class Generator(threading.Thread):
 
     def lift_limit(self) -> None:
         """Lift the limit on events: the worker is reading."""
-        self._ahead = None
+        self._ahead = math.inf
 
     def stop(self) -> None:
         """End the thread, if it was started, and send what is queued; wait some seconds at most."""
@@ -206,17 +206,15 @@ class Generator(threading.Thread):
             due = min(due + (now_s - last_s) * self._rate, due_max)
             last_s = now_s
             while due >= 1 and not self._halt.is_set():
-                room = (
-                    BURST
-                    if self._ahead is None
-                    else min(BURST, self._ahead - self.sent)
-                )
-                if room <= 0:
+                number = int(min(due, BURST, self._ahead - self.sent))
+                # The limit is reached: what is due until it is lifted is never sent.
+                if number <= 0:
                     due = 0
                     break
                 # Never goes back, even if the clock does.
                 clock_ms = max(clock_ms, time.time_ns() // 1_000_000)
-                flights = [next(source) for _ in range(min(int(due), room))]
+                flights = [next(source) for _ in range(number)]
+                # Before they are sent: no snapshot can have them earlier.
                 self._exact.add(
                     clock_ms, [(flight.origin, flight.dest) for flight in flights]
                 )
@@ -233,13 +231,14 @@ class Generator(threading.Thread):
             yield from self._year()
 
     def _produce(self, flight: Flight, clock_ms: int) -> None:
-        """Send one flight; wait while the producer's queue is full."""
+        """Send one flight, at the time of the clock; wait while the producer's queue is full."""
         event = {
             "origin": flight.origin,
             "dest": flight.dest,
             "carrier": flight.carrier,
+            "departure": flight.time,
         }
-        value = json.dumps(event | {"departure": flight.time}).encode()
+        value = json.dumps(event).encode()
         while True:
             try:
                 self._producer.produce(

@@ -176,6 +176,7 @@ class Stop:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
+        # Only the main thread may set a handler; in another one, as in a test, signals do nothing.
         if threading.current_thread() is threading.main_thread():
             self._before = {
                 number: signal.signal(number, self._note) for number in SIGNALS
@@ -208,12 +209,10 @@ def promise(settings: Settings) -> str:
     total = total_of(
         [charge_of(config, build(config)) for config in settings.histograms]
     )
-    # Both have the same; None where `rho` is given in its place.
-    each = max(histogram.epsilon or math.inf for histogram in settings.histograms)
     learned = verdict(total.epsilon, total.delta, "any one flight was in the data")
     return (
         f"Anyone who sees all windows for ever, and all counts since midnight of a day, {learned} "
-        f"In figures: epsilon {each:g}, delta {_power(settings.histograms[0].delta)} for each histogram; "
+        f"In figures: epsilon {EPSILON:g}, delta {_power(DELTA)} for each histogram; "
         f"{math.ceil(total.epsilon * 100) / 100:g} and {_power(total.delta)} for both together."
     )
 
@@ -297,6 +296,7 @@ class Session:
             self._name,
             settings.events.topics.names,
             EMBEDDED_PARTITIONS,
+            # As many owner partitions as the events have.
             None,
             settings.output_topics,
             existing,
@@ -327,7 +327,7 @@ class Session:
             rate=self._chosen.rate,
             year=partial(flights, flights_file),
             exact=exact,
-            ahead=None if self._chosen.bootstrap else EMBEDDED_AHEAD,
+            ahead=math.inf if self._chosen.bootstrap else EMBEDDED_AHEAD,
         )
 
     def _connect(self, stack: ExitStack) -> Connection:

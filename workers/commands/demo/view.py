@@ -34,8 +34,8 @@ DIGITS_MIN = 4
 WIDE = 28
 #: Shorter bars are left out as illegible.
 BAR_MIN = 4
-#: Lines of the small table besides two per origin (private and exact counts): frame and heading.
-TABLE_EXTRA = 3
+#: Lines of the small table: frame and heading, and for each origin private and exact counts.
+TABLE_LINES = 3 + 2 * len(ORIGINS)
 #: Lines of the boards without which the small table is left out.
 BOARD_MIN = 6
 PICTURE_SIZE = (120, 34)
@@ -87,10 +87,9 @@ def render(scene: Scene, console: Console) -> RenderableType:
     promise = Text(scene.promise, style="white")
     head: list[RenderableType] = [title, page, _numbers(scene), promise, legend]
     room = height - sum(len(console.render_lines(part, pad=False)) for part in head)
-    small = len(ORIGINS) * 2 + TABLE_EXTRA
-    with_table = room - small >= BOARD_MIN
+    with_table = room - TABLE_LINES >= BOARD_MIN
     # Without the frame of a board, and a spare line.
-    rows = max(1, room - (small if with_table else 0) - 3)
+    rows = max(1, room - (TABLE_LINES if with_table else 0) - 3)
     grid = Table.grid(expand=True)
     for _ in ORIGINS:
         grid.add_column(ratio=1)
@@ -192,7 +191,8 @@ def _numbers(scene: Scene) -> Text:
 def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
     """Draw one airport's window: bars of private counts, with the exact ones beside them.
 
-    `inner` is its width in columns, `rows` how many items fit.
+    `key` is the airport, `scene.discovered` the name of the window; `inner` is its width in
+    columns, `rows` how many items fit.
     """
     board = scene.boards.get((scene.discovered, key))
     shown = [] if board is None else board.rows[:rows]
@@ -208,7 +208,7 @@ def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
         upper = (max(row.private + 2 * board.sd, row.exact) for row in board.rows)
         largest = max(upper, default=1.0)
         counts = [compact(count) for row in shown for count in (row.private, row.exact)]
-        digits = max(DIGITS_MIN, *map(len, counts), 0)
+        digits = max([DIGITS_MIN, *map(len, counts)])
         # What a label of three letters and two counts leave for the bar, each with a space.
         width = inner - 4 - 2 * (digits + 1)
         for row in shown:
@@ -241,7 +241,8 @@ def _panel(
 def _small_table(scene: Scene, width: int) -> Panel:
     """Draw the counts since midnight of the declared destinations, private over exact."""
     table = Table.grid(padding=(0, 1, 0, 0))
-    # As many as fit beside frame, padding and the airport.
+    # As many as fit beside frame and padding (4), and the airport with a space (4); each column has
+    # a space, too.
     labels = DESTINATIONS[: (width - 4 - 4) // (DIGITS + 1)]
     table.add_row("   ", *(Text(label.rjust(DIGITS), style=QUIET) for label in labels))
     title = Text.assemble((" since midnight UTC, declared destinations ", "bold white"))
@@ -255,7 +256,7 @@ def _small_table(scene: Scene, width: int) -> Panel:
             table.add_row(name, *(Text(cell, style=style) for cell in cells))
     if (first := scene.boards.get((scene.declared, ORIGINS[0]))) is not None:
         title.append(f"± {2 * first.sd:.0f} ", style=f"not bold {DOUBT}")
-    return _panel(table, len(ORIGINS) * 2 + TABLE_EXTRA, title)
+    return _panel(table, TABLE_LINES, title)
 
 
 def _colors(text: str) -> list[tuple[int, int, int]]:

@@ -81,7 +81,8 @@ class _Run:
         self._between = Between(selection.since_ms, selection.until_ms)
         self._before = {} if before is None else before.topics
         self._positions = self._starts()
-        # Topics that are read from where retention left off: a snapshot's first pages may be gone.
+        # Topics that lost their first records to retention, and are read from there: a snapshot's
+        # first pages may be gone.
         cut_short = {
             topic
             for (topic, partition), (low, _) in topics.bounds.items()
@@ -124,6 +125,7 @@ class _Run:
 
     def read(self) -> None:
         """Read all records, and commit whenever enough rows have come."""
+        # Some messages of a partition at a time, and the offset before which all were read.
         for where, messages, position, _ in self._topics.read(dict(self._positions)):
             for message in messages:
                 self._cut.receive(where, message)
@@ -239,6 +241,7 @@ class Cut:
         record = where, message.offset() or 0
         topic, _ = where
         snapshot = self._assembly.receive(where, message)
+        # The record itself: the last one that the assembly got of its topic.
         head = self._assembly.last(topic)
         its_id = _SnapshotId(topic, head.key, head.id, head.tick)
         if snapshot is None:
@@ -301,7 +304,10 @@ class Cut:
 
 
 def _rows(snapshot: Snapshot | LostTick) -> int:
-    """Return how many rows a snapshot takes in the output: one an item, at least one."""
+    """Return how many rows a snapshot takes in the output, which decides when to commit.
+
+    That is one an item, and at least one; none for a snapshot that is left out.
+    """
     if isinstance(snapshot, LostTick):
         return 0
     return max(len(snapshot.items or ()), 1)

@@ -49,6 +49,7 @@ class Files:
     @classmethod
     @contextmanager
     def open(cls, directory: Path, kind: str) -> Iterator[Self]:
+        """Lock the directory for a block; by its manifest it is known as an export of files."""
         with locked(directory, _MANIFEST):
             yield cls(directory, kind)
 

@@ -40,6 +40,10 @@ class Catalog:
     @classmethod
     @contextmanager
     def open(cls, directory: Path, _kind: str) -> Iterator[Self]:
+        """Open the catalogue in a directory, which is locked for the block.
+
+        It is called as `Files.open` is; there is just one kind.
+        """
         try:
             from pyiceberg.catalog.sql import SqlCatalog
         except ImportError:

@@ -53,7 +53,7 @@ _PLAIN_WIDTH = 120
 _EXAMPLES = 3
 _EXAMPLE = 24
 # Larger whole numbers are shown with an exponent.
-_DIGITS = 1e19
+_WHOLE_MAX = 1e19
 _IDENTIFIED = MappingProxyType(
     {
         UserKind.PERSON: "a person",
@@ -92,7 +92,7 @@ def write_settings(chosen: Init) -> int:
         schema_registry = {"url": toml(chosen.schema_registry)}
         schema_registry |= toml_values("--registry", chosen.registry)
     try:
-        # Checks what the settings file will have.
+        # Raises for values that the settings file could not have.
         KafkaSettings(bootstrap=bootstrap, client=values)
         registry = (
             registry_of(table_of(schema_registry), base) if schema_registry else None
@@ -104,7 +104,7 @@ def write_settings(chosen: Init) -> int:
         # A schema that the registry does not know is not waited for.
         access = Access(registry.url, registry.client(), patience_s=0.0)
     records = chosen.records or (_RECORDS if private is None else _PRIVATE_RECORDS)
-    sample = sample_of(Connection(bootstrap, values), topic, records, log)
+    sample = sample_of(Connection(bootstrap, values), topic, records)
     for note in sample.notes:
         log(note)
     now_ms = time.time_ns() // 1_000_000
@@ -121,6 +121,7 @@ def write_settings(chosen: Init) -> int:
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
         asking = not chosen.yes and sys.stdin.isatty() and sys.stdout.isatty()
+        # Shown before questions; else at the end, with what they are used as.
         if asking:
             _show_fields(console, guess, {})
         keys, of_users, buckets = _answers(guess, chosen, buckets, ask=asking)
@@ -205,7 +206,7 @@ def _range(text: str) -> Range:
 
 
 def _private(text: str) -> float:
-    """Return the epsilon of `--private epsilon=0.1`."""
+    """Return the epsilon of `--private epsilon=0.1`: at most half of the histogram's."""
     match = re.fullmatch(r"epsilon=([0-9.]{1,12})", text)
     try:
         epsilon = float(match[1]) if match else 0.0
@@ -363,9 +364,10 @@ def _example(field: Field) -> str:
 
 
 def _number(number: float) -> str:
+    """Return a number as text: whole if it is, and not too long, else to six digits."""
     return (
         f"{number:.0f}"
-        if number.is_integer() and abs(number) < _DIGITS
+        if number.is_integer() and abs(number) < _WHOLE_MAX
         else f"{number:.6g}"
     )
 

@@ -138,7 +138,7 @@ class SampleGuesses:
     def __init__(self, sample: Sample, decoded: DecodedSample, now_ms: int) -> None:
         self._sample = sample
         self._decoded = decoded
-        # By place.
+        # Of the records that are surveyed, by place: first all that hold an object.
         self._indices = sorted(decoded.objects)
         self._latest_ms = now_ms + MAX_AHEAD_MS
         #: Fields of the first survey, before the condition left records out.
@@ -147,10 +147,11 @@ class SampleGuesses:
         self.all_fields = self.fields
         self.where: ConditionGuess | None = None
         places_with_items = self._places_with(self.items)
+        # Where some records lack the items, perhaps a field tells which.
         if len(places_with_items) < _SOME * len(self._indices):
             self.where = guess_condition(self.fields, places_with_items)
         if self.where is not None:
-            # Look for common fields only among the events that pass the condition.
+            # Then fields that nearly every event must have are looked for only among those.
             column = self.where.field.column
             values = set(self.where.values)
             self._indices = [
@@ -159,7 +160,7 @@ class SampleGuesses:
                 if field_label(column.get(place)) in values
             ]
             self._survey(now_ms)
-        # The likeliest time that can be read beside the items.
+        # The times that settings can read beside the items; the likeliest one is taken.
         views = views_of(self.items)
         shapes = ((time, Shape(views, time.field.path)) for time in self._times)
         self.other_times = [
@@ -269,12 +270,14 @@ class SampleGuesses:
     ) -> Chosen:
         """Choose bounds by noisy quantiles of the events' views, for `rho` together.
 
-        Only those that the kind of items needs; a `range_` that was given is kept.
+        Max_items unless an event has just one item, max_count unless that counts once, and buckets
+        of numbers unless their `range_` was given.
         """
         chooses_items = self.items.field.form is not Form.ONE
         chooses_count = self.items.count is not None or chooses_items
         chooses_ends = self.items.range is not None and range_ is None
         parts = chooses_items + chooses_count + chooses_ends
+        # Without a choice, nothing is spent.
         choice = PrivateChoice(rho, max(1, parts))
         max_items = 1
         max_count = 1
@@ -285,12 +288,12 @@ class SampleGuesses:
         if chooses_count:
             largest = [max(_amounts(view).values()) for view in views]
             max_count = choice.bound("count", largest, AMOUNTS)
+            # So that max_items times its square stays below the limit.
             max_count = min(max_count, math.isqrt(_PRODUCT_MAX // max_items))
         if chooses_ends:
             chosen_range = choice.ends(self.items.field.numbers)
             if chosen_range is None:
                 raise CannotGuess("--private: no buckets fit: give them with --range")
-            self.items = replace(self.items, range=chosen_range)
         return Chosen(max_items, max_count, chosen_range, choice.rho)
 
     def draft(
@@ -313,6 +316,7 @@ class SampleGuesses:
         """
         if range_ is not None and self.items.range is not None:
             self.items = replace(self.items, range=range_)
+        # The stream key and the user.
         keys = self.keys
         key = next(
             (candidate for candidate in keys if candidate.fits and name_keys != "none"),
@@ -324,6 +328,7 @@ class SampleGuesses:
             raise CannotGuess(
                 "--users: no field with a user's name was found, nor are the records keyed by one"
             )
+        # The events, also those without items, if the settings accept them.
         with_items = self._events(self._shape(key, user, empty=False))
         events = self._events(self._shape(key, user, empty=True))
         empty = 1 - len(with_items) / len(events) if events else 0.0
@@ -336,7 +341,7 @@ class SampleGuesses:
             raise CannotGuess(
                 "no sampled record would be an event with anything to count"
             )
-        # How many different items events have, and how often each of these counts.
+        # The bounds: how many different items events have, and how often each of these counts.
         items_per_event = sorted(
             len(set(view.labels)) for _, _, view in seen if view.labels
         )
@@ -344,7 +349,8 @@ class SampleGuesses:
             count for _, _, view in seen for count in _amounts(view).values()
         )
         max_items = min(max(quantile(items_per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
-        # What is protected, an event or a user, has at most so many.
+        # What is protected, an event or a user, has at most so many. Times the square of max_count,
+        # they stay below the limit.
         items_of_unit = max_items if user is None else ITEMS_PER_USER
         count_limit = math.isqrt(_PRODUCT_MAX // items_of_unit)
         max_count = min(_round_up(quantile(counts, _MOST_ITEMS)), count_limit)
@@ -354,6 +360,9 @@ class SampleGuesses:
             private = self._private(views_seen, private_rho, range_)
             max_items = private.max_items
             max_count = private.max_count
+            if private.range is not None:
+                self.items = replace(self.items, range=private.range)
+        # What would be counted within them, by stream key and item.
         pairs: Counter[tuple[str, str]] = Counter()
         for index, _, view in seen:
             name = view.key
@@ -415,12 +424,14 @@ class SampleGuesses:
         samples = []
         for partition, accepted in times_by_partition.items():
             sampled = np.array(offsets[partition], dtype=np.int64)
+            # Without bounds, from the first offset to behind the last that was sampled.
             low, high = self._sample.bounds.get(partition, (0, int(sampled.max()) + 1))
             # The others may be the oldest records, far from these.
             newest = self._sample.newest.get(partition, len(sampled))
             records = estimated_records(sampled[-newest:], low, high)
             sample = PartitionSample(
                 times=np.array(accepted, dtype=np.int64),
+                # As many of all records are accepted as of the sampled ones.
                 events=records * len(accepted) / len(sampled),
                 from_start=low == 0,
             )

@@ -77,6 +77,8 @@ _ROOT = Steps()
 
 
 class Kind(StrEnum):
+    """The type of a JSON value, in words for the operator."""
+
     TEXT = "text"
     WHOLE = "whole number"
     NUMBER = "number"
@@ -143,7 +145,8 @@ class Field:
     @property
     def constant(self) -> bool:
         """Return whether every record has the same values, as those of a schema in each message."""
-        # All values are equally frequent, and at least as frequent as records.
+        # Each value occurs equally often, and so often that every record can have it. (In a single
+        # record, all values would be constant.)
         occurrences = set(self.values.values())
         return len(occurrences) == 1 and min(occurrences) >= self.records > 1
 
@@ -261,6 +264,7 @@ class _Survey:
 
     def fields(self) -> list[Field]:
         """Do both passes; return the fields in order of first occurrence."""
+        # First the names in all objects, up to FIELDS_MAX paths.
         for record in self._records:
             for steps, value in walk(record, None, ELEMENTS_MAX):
                 if not isinstance(value, Mapping) or len(steps.names) >= STEPS_MAX:
@@ -278,8 +282,9 @@ class _Survey:
 
     def _children(self, parent: Mapping[str, object], steps: Steps) -> None:
         """Add the values in an object, unless its names are data."""
+        # What the first pass found at this path; None: beyond FIELDS_MAX paths.
         objects = self._objects.get(steps)
-        # None: beyond FIELDS_MAX. The record itself is always walked: there is nothing else.
+        # The record itself, without steps, is always walked: there is nothing else.
         if objects is None or (objects.data and steps.names):
             return
         for name, value in parent.items():
@@ -287,17 +292,23 @@ class _Survey:
                 continue
             if value is not None:
                 self._value(value, steps.to(name))
-            # In a list there may be several in a record.
+            # `Field.nulls` counts records, of which each has one value, unless it is in a list.
             elif steps.list_at is None:
                 self._nulls[steps.to(name)] += 1
 
     def _value(self, value: object, steps: Steps) -> None:
-        """Add one value as a field, or walk into it; of lists, each element."""
+        """Add one value as a field, or walk into it; of lists, each element.
+
+        A list inside a list is a value of its own kind, and not walked.
+        """
+        # In an object of a list.
         inside = steps.list_at is not None
         form = Form.ELEMENT if inside else Form.ONE
         if isinstance(value, Mapping):
+            # What the first pass found at this path.
             objects = self._objects.get(steps)
             if objects is not None and objects.map and not inside:
+                # Its names are the labels.
                 self._add(steps, Form.MAP, [(Kind.TEXT, name) for name in value])
                 return
             self._children(value, steps)
@@ -322,10 +333,14 @@ class _Survey:
     def _add(
         self, steps: Steps, form: Form, values: Sequence[tuple[Kind, object]]
     ) -> None:
-        """Add values of the record at hand to the field at a path, made when first met."""
+        """Add values of the record at hand to the field at a path, made when first met.
+
+        What a field keeps of them is said in `Field`.
+        """
         path = self._path(steps)
         field = self._fields.get((steps, form))
         if field is None:
+            # Without a path, settings could not name it.
             if path is None or len(self._fields) >= FIELDS_MAX:
                 return
             field = Field(path=path, form=form, total=len(self._records))
@@ -334,6 +349,7 @@ class _Survey:
             self._found_in_record.add(id(field))
             field.records += 1
         for kind, value in values:
+            # The kinds that can be labels.
             if kind in (Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN):
                 text = field_label(value)
                 if text is None:
@@ -386,7 +402,8 @@ def field_label(value: object) -> str | None:
     """Return a text, whole number or boolean as a label; None for others, as for the worker."""
     if not isinstance(value, str | int):
         return None
-    # About as many digits as a label may have bytes; Python refuses to write much longer ones.
+    # A digit takes 3.3 bits: these are about as many digits as a label may have bytes. Python
+    # refuses to write much longer numbers.
     if isinstance(value, int) and value.bit_length() > 3 * LABEL_BYTES_MAX:
         return None
     text = as_label(value)

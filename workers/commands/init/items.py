@@ -75,7 +75,7 @@ def range_of(numbers: Sequence[float]) -> Range | None:
     high = ordered[-1 - outliers]
     median = ordered[len(ordered) // 2]
     least_positive = next((number for number in ordered if number > 0), 0.0)
-    # A twentieth of the numbers are below it.
+    # Where buckets of one ratio begin: above 0, and with a twentieth of the numbers below.
     twentieth = ordered[max(outliers, len(ordered) // 20)]
     return range_around(low, max(least_positive, twentieth), median, high)
 
@@ -145,6 +145,7 @@ def _log(low: float, high: float) -> Range | None:
     if low < _SMALLEST:
         return None
     first = math.floor(math.log10(low))
+    # Above `high`: the last edge is exclusive.
     last = math.floor(math.log10(high)) + 1
     ends = _plain(Decimal(10) ** first), _plain(Decimal(10) ** last)
     return Range(*ends, _PER_DECADE * (last - first), "log")
@@ -173,6 +174,7 @@ _PLACED = 0.99
 _UNIQUE = 0.9
 _LIKENESS = MappingProxyType(
     {
+        None: 0.0,
         UserKind.PERSON: 40.0,
         UserKind.ACCOUNT: 30.0,
         UserKind.DEVICE: 20.0,
@@ -196,8 +198,8 @@ class Candidate:
 
     `setting` is as in the settings file: a path, or "$key". A user also has the `partitioner`, the
     hash by which the records are placed in partitions (None: by no known one), and the entity that
-    its name identifies (`who`). A stream key that does not fit has few values, but no name of
-    something that has a histogram.
+    its name identifies (`who`). A stream key `fits` if its name is one of something that has a
+    histogram, such as a shop; else it has few values, and is only named as an alternative.
     """
 
     setting: str
@@ -229,7 +231,10 @@ def record_key_field(record_keys: Sequence[str | None]) -> Field:
 
 
 def keys_of(fields: Sequence[Field], record_key: Field) -> list[Candidate]:
-    """Return the candidates for the stream key, likeliest first."""
+    """Return the candidates for the stream key, likeliest first: fields with few values.
+
+    Their names speak for them first, then that they are texts, have fewer values and shorter paths.
+    """
     candidates = []
     for field in _with_record_key(fields, record_key):
         few = _is_few(field.distinct, field.number_of_values)
@@ -273,7 +278,8 @@ def users_of(
 ) -> list[Candidate]:
     """Return the candidates for the user of an event, likeliest first.
 
-    `partitions` has the partition of each record, `partition_count` is the topic's number of them.
+    They name a user, or are the record key, and have enough values. `partitions` has the partition
+    of each record, `partition_count` is the topic's number of them.
     """
     same = {str(field.path) for field in _same_as_key(fields, record_key)}
     candidates = []
@@ -296,12 +302,11 @@ def users_of(
         users = {place: user for place, user in values if user is not None}
         partitioner = _partitioner(users, partitions, partition_count)
         setting = str(field.path)
-        score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (
-            partitioner is not None
-        )
+        score = _LIKENESS[who] + 5.0 * (partitioner is not None)
         # An identifier stays when an address or a name changes.
         score += 3.0 * field.name_has(names.ID) - 3.0 * field.name_has(names.CHANGING)
         score -= 6.0 * field.name_has(names.LINK)
+        # Among equals, the one with the shortest path and name.
         score -= (
             len(field.path.steps) / 10 + len(names.words(field.path.steps[-1])) / 20
         )
@@ -353,20 +358,16 @@ def _values_there(field: Field) -> str:
 
 def _same_as_key(fields: Sequence[Field], record_key: Field) -> list[Field]:
     """Return the fields that have the record key's value in nearly every record."""
-    least = NEARLY_ALL * record_key.total
-    key_of = record_key.column.get
-
-    def is_same(field: Field) -> bool:
-        column = field.column.items()
-        return least <= sum(
-            field_label(value) == key_of(place) for place, value in column
-        )
-
-    return [
-        field
-        for field in fields
-        if field.everywhere and field.labels and is_same(field)
-    ]
+    same = []
+    for field in fields:
+        if field.everywhere and field.labels:
+            equal = sum(
+                field_label(value) == record_key.column.get(place)
+                for place, value in field.column.items()
+            )
+            if equal >= NEARLY_ALL * record_key.total:
+                same.append(field)
+    return same
 
 
 def _murmur2(key: bytes) -> int:
@@ -435,7 +436,8 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
     """Yield a field as a candidate for the items, by its form: at most as labels and as numbers.
 
     Nothing if it is personal, as its published values would identify people or single events, or
-    the same in every record.
+    the same in every record. Scores: objects of counts 100, elements of lists 85, lists 80, single
+    values at most 50, give or take what names and values say.
     """
     if not field.number_of_values or field.who is not None or field.constant:
         return
@@ -456,8 +458,8 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
     else:
-        redundant = _is_link_beside_name(field, fields)
-        yield from _of_value(field, where, redundant=redundant)
+        is_redundant = _is_link_beside_name(field, fields)
+        yield from _of_value(field, where, is_redundant=is_redundant)
 
 
 def _is_link_beside_name(field: Field, fields: Sequence[Field]) -> bool:
@@ -491,6 +493,7 @@ def _of_element(
         + 8.0 * field.name_has(names.ITEM)
         + 4.0 * field.name_has(names.ITEM_OF_LIST)
     )
+    # Neither prose, one value alone, nor names of properties tell much if they are counted.
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
     score -= 50.0 * is_name_of_values(field, fields)
     counts = (
@@ -499,6 +502,7 @@ def _of_element(
         if other.form is Form.ELEMENT
         and other.path.list_steps == field.path.list_steps
         and other.whole
+        # The worker rejects negative counts.
         and min(other.numbers) >= 0
         # Every item must have one.
         and other.number_of_values >= field.number_of_values
@@ -512,21 +516,24 @@ def _of_element(
     )
 
 
-def _of_value(field: Field, where: str, *, redundant: bool) -> Iterator[ItemCandidate]:
+def _of_value(
+    field: Field, where: str, *, is_redundant: bool
+) -> Iterator[ItemCandidate]:
     """Yield a field with one value an event, as labels if they repeat, or numbers in buckets.
 
-    `redundant`: another field names the same thing better. `where` says in which events the field
-    is, for the reason.
+    `is_redundant`: another field names the same thing better. `where` says in which events the
+    field is, for the reason.
     """
     measure = field.name_has(names.MEASURE)
     distinct_max = max(_FEW, _REPEATED * field.number_of_values)
     repeats = 1 < field.distinct <= distinct_max and not _unique(field)
     if field.labels and repeats and not (field.whole and measure):
+        # Texts are likelier labels than numbers, and these than booleans.
         score = 35.0 if field.whole else 15.0
         if 2 * field.kinds[Kind.TEXT] > field.number_of_values:
             score = 50.0
         score += _name_score(field) + min(5.0 * math.log10(field.distinct), 9.0)
-        score -= 40.0 * _is_prose(field) + 35.0 * redundant
+        score -= 40.0 * _is_prose(field) + 35.0 * is_redundant
         yield ItemCandidate(
             field=field,
             score=score,

@@ -220,6 +220,7 @@ def _kind_by_noun(path: Path) -> UserKind | None:
 def _kind_of_whole_name(name: str) -> UserKind | None:
     """Return the kind of a name whose last words are, together, a known one."""
     parts = words(name)
+    # Its last words, the most of them first.
     endings = ("".join(parts[start:]) for start in range(len(parts)))
     return next(filter(None, (_entity(_WHOLE, ending) for ending in endings)), None)
 
@@ -263,16 +264,19 @@ def _parts(word: str) -> list[str]:
 
     A word that is in no table stays as it is.
     """
-    nouns = _ALL_NOUNS
     for form in (word, word.removesuffix("s")):
-        if form in nouns or form in _IDENTIFIES:
+        if form in _ALL_NOUNS or form in _IDENTIFIES:
             return [form]
         for end in _ENDS:
             start = form.removesuffix(end)
-            if start != form and (start in nouns or start.removesuffix("s") in nouns):
-                return [start if start in nouns else start.removesuffix("s"), end]
+            if start == form:
+                continue
+            # As in `userid`, or `usersid`.
+            for noun in (start, start.removesuffix("s")):
+                if noun in _ALL_NOUNS:
+                    return [noun, end]
         # As in Matomo's `idvisitor`.
         rest = form.removeprefix("id")
-        if rest != form and rest in nouns:
+        if rest != form and rest in _ALL_NOUNS:
             return [rest, "id"]
     return [word]

@@ -118,11 +118,12 @@ def _names_a_person(steps: tuple[str, ...], fields: Iterable[Field]) -> bool:
     `steps` is its path, `fields` are those in it.
     """
     words = names.words(steps[-1])
-    # What its name identifies, such as a session, is no person.
+    # An object named as something else, such as a session, a shop or a product, is no person.
     has_kind = names.user_kind(Path(steps)) is not None
     is_thing = not names.KEY.union(names.ITEM).isdisjoint(words)
     if names.is_around(steps[-1]) or is_thing or has_kind:
         return False
+    # A field such as `email` or `nickname`, which only a person has.
     by_name = (
         field for field in fields if names.kind_of_name(field.path) is UserKind.PERSON
     )
@@ -134,6 +135,7 @@ def _belongs_to_container(field: Field) -> bool:
     name = field.path.steps[-1]
     if names.only_identifies(name) or field.name_has(names.LINK):
         return True
+    # An id of what is grouped by, counted, or shared by several people is not the object's own.
     return field.name_has(names.ID) and not field.name_has(
         names.KEY, names.ITEM, names.TYPE, names.SHARED
     )
@@ -178,7 +180,7 @@ def _about_as_many(field: Field, distinct: int, user: Field) -> bool:
 
     If not, the two cannot go together, and need not be compared event by event.
     """
-    # The field that fewer records have has fewer values for that reason alone.
+    # Allow for this: the field that fewer records have has fewer values for that reason alone.
     overlap = min(field.records / user.records, user.records / field.records)
     return _FEWER * overlap < distinct / user.distinct < 1 / (_FEWER * overlap)
 
@@ -197,7 +199,7 @@ def _values(field: Field) -> Values:
 
 
 def _goes_with(users: Values, values: Values, field: Field) -> bool:
-    """Return whether each user has a value and each value a user, nearly, where they repeat.
+    """Return whether values go with users nearly one to one, judged by those that repeat.
 
     `values` are those of `field`, whose name decides in doubt.
     """
@@ -208,8 +210,10 @@ def _goes_with(users: Values, values: Values, field: Field) -> bool:
             for value in values_here:
                 by_user[user][value] += 1
                 by_value[value][user] += 1
+    # Too few that occur together; of all users there are at least USERS_MIN.
     if min(len(by_user), len(by_value)) < USERS_MIN / 2:
         return False
+    # Values for each user, on average.
     ratio = len(by_value) / len(by_user)
     if not _FEWER < ratio < 1 / _FEWER:
         return False
@@ -221,6 +225,7 @@ def _goes_with(users: Values, values: Values, field: Field) -> bool:
         return True
     if max(value_of_user, user_of_value) < _DETERMINED:
         return False
+    # One decides the other: enough where there are about as many of both.
     if _AS_MANY <= ratio <= 1 / _AS_MANY:
         return True
     # Several pictures or tokens of each user, if it is named as an id or a link, or most values are
@@ -255,6 +260,7 @@ def _contains(values: Values, users: Values) -> bool:
     Chance is how many contain the user of another event, half of all events away.
     """
     places = [place for place in values if place in users]
+    # Some of them, evenly spread.
     places = places[:: max(len(places) // _SEARCHED_MAX, 1)]
     if len(places) < USERS_MIN:
         return False
@@ -263,7 +269,7 @@ def _contains(values: Values, users: Values) -> bool:
     with_own = 0
     with_other = 0
     for i, own_place in enumerate(places):
-        # From the end for the first half of them.
+        # For the first half of them the index is negative, so from the end.
         other_place = places[i - half]
         user = next(iter(users[own_place]), "")
         other_user = next(iter(users[other_place]), "")
@@ -274,6 +280,7 @@ def _contains(values: Values, users: Values) -> bool:
             links += _LINK.match(value) is not None
             with_own += _has_word(value, user)
             with_other += user != other_user and _has_word(value, other_user)
+    # Only some links lead to the user; other texts must nearly all name the user.
     least = _IN_LINKS if 2 * links > len(places) else _IN_TEXTS
     return with_own - with_other >= least * len(places)
 

@@ -82,7 +82,10 @@ class PrivateChoice:
         return grid[cell]
 
     def ends(self, values: Sequence[float]) -> Range | None:
-        """Return buckets for nearly all values, one an event; None if none fit them."""
+        """Return buckets for nearly all values, one an event; None if none fit them.
+
+        `range_around` makes them of four quantiles.
+        """
         # Cell i has the values from NUMBERS[i - 1] to below NUMBERS[i]; one lies below all numbers,
         # and one above.
         cells = [bisect_right(NUMBERS, value) for value in values]
@@ -115,13 +118,15 @@ class PrivateChoice:
         """Return the cell in which each share of the events is reached; arguments as in `ranks`."""
         ranks, sd = self.ranks(name, cells, number)
         total = int(ranks[-1])
+        # With fewer events the noise would move a share too far.
         if total < _LEAST * sd:
             raise CannotGuess(
                 f"--private: that takes a sample of about {math.ceil(_LEAST * sd):,} events: more --records, or a larger epsilon"
             )
         quantiles = []
         for share in shares:
-            # Towards the middle by the noise, so that it alone never decides.
+            # A rank must reach its share so far beyond the noise that noise alone makes no bound
+            # wider: more below the median, less above it.
             slack = _SLACK * sd * _rank_sds(number, share) * np.sign(1 / 2 - share)
             # The first cell that reaches it.
             quantiles.append(int(np.argmax(ranks >= share * total + slack)))

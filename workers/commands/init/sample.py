@@ -6,10 +6,11 @@ offset. A "log" is one partition of a topic, a span the offsets from a first one
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from workers.commands import failures
 from workers.kafka.clients import Connection
 from workers.kafka.reading import Partition
 from workers.kafka.records import Records
@@ -69,18 +70,18 @@ def read_ends(
     patience_s: float,
     bytes_max: int,
     longest: int = MESSAGE_BYTES,
-    say: Callable[[str], object] = lambda text: None,
 ) -> Ends:
     """Read about `newest` and `oldest` committed records, equal shares from each partition.
 
-    It writes nothing and joins no group. `bytes_max` bounds the bytes at either end, `longest` a
-    record's. `say` tells the operator which partition it waits for.
+    It writes nothing and joins no group; it tells the operator for which partition it waits.
+    `bytes_max` bounds the bytes at either end, `longest` a record's.
     """
     deadline = time.monotonic() + patience_s
-    with open_reader(connection, say) as topic_reader:
+    with open_reader(connection, failures.log) as topic_reader:
         bounds = topic_reader.bounds(logs)
         lengths = {log: ends.stable - ends.low for log, ends in bounds.items()}
-        # The newest records, from more and more offsets until they are enough.
+        # The newest records, from more and more offsets until they are enough: not every offset
+        # has a record (`WIDER`).
         offsets = newest
         while True:
             spans = {
@@ -97,7 +98,7 @@ def read_ends(
         newest_of = {
             log: found[log][-number:] for log, number in numbers.items() if number
         }
-        # The oldest records, from the offsets before these.
+        # The oldest records, from the offsets before the newest ones, which are not read twice.
         before = {
             log: records[0].offset - bounds[log].low
             for log, records in newest_of.items()
@@ -135,7 +136,7 @@ def _read(
     is room for. With `limits`, its oldest ones do, at most so many. At least one record is kept.
     Stops at the deadline (s, monotonic) with what was read by then.
     """
-    # What is taken out of it is read no further.
+    # The reader deletes a span that has ended; one deleted below is read no further.
     left = {log: span for log, span in spans.items() if span[0] < span[1]}
     share = bytes_max // max(len(left), 1)
     cut = False
@@ -144,6 +145,7 @@ def _read(
     for log, records, _, _ in topic_reader.read(left, longest, deadline):
         of_log = sampled[log]
         for record in _records_of(log[1], records):
+            # Oldest first, so these are complete once they are enough, or the share is full.
             full = sizes[log] > share
             if limits is not None and (full or len(of_log) >= limits[log]):
                 cut = cut or len(of_log) < limits[log]
@@ -175,6 +177,7 @@ def shares(there: Mapping[Partition, int], number: int) -> dict[Partition, int]:
 
 
 def _records_of(partition: int, records: Records) -> Iterator[Record]:
+    """Yield records that were read as columns, one by one."""
     offsets = records.offsets.tolist()
     times = records.times.tolist()
     for i, (offset, time_ms) in enumerate(zip(offsets, times, strict=True)):
@@ -206,12 +209,7 @@ class Sample:
     newest: Mapping[int, int] = field(default_factory=dict)
 
 
-def sample_of(
-    connection: Connection,
-    topic: str,
-    number: int,
-    say: Callable[[str], object] = lambda text: None,
-) -> Sample:
+def sample_of(connection: Connection, topic: str, number: int) -> Sample:
     """Read about `number` records of a topic, half of them at each end."""
     # Only for the list of topics.
     with connection.connect(_INTRODUCE_S) as (_, metadata):
@@ -222,6 +220,7 @@ def sample_of(
             f"--topic {topic}: no such topic on {connection.bootstrap} that this principal may see"
         )
     partitions = sorted(metadata.topics[topic].partitions)
+    # Rounded up.
     half = -(-number // 2)
     ends = read_ends(
         connection,
@@ -230,8 +229,8 @@ def sample_of(
         oldest=half,
         patience_s=PATIENCE_S,
         bytes_max=BYTES_MAX // 2,
-        say=say,
     )
+    # Not an empty topic, but one that could not be read.
     if ends.late and not ends.newest:
         raise SettingsError(
             f"--topic {topic}: no record could be read within {PATIENCE_S:g} s; try again"

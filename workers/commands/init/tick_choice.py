@@ -71,7 +71,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
     if rate is not None and draft.pairs:
         commonest_s = rate * max(draft.pairs.values()) / draft.accepted
     enough = False
-    # Leaves the chosen tick in the variables, with its mechanism and noise.
+    # From the shortest tick on; leaves the chosen one in the variables, with mechanism and noise.
     for tick_ms, epoch_ms in _TICKS if commonest_s else (_USUAL,):
         horizon = epoch_ms // tick_ms
         config = config_of(draft, tick_ms, horizon)
@@ -80,6 +80,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         enough = commonest_s * tick_ms / 1000 >= _ABOVE_NOISE * sd
         if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
             break
+    # The reasons, as comments for the settings file.
     if not commonest_s or rate is None:
         tick_reason = "a guess, as the times of the sample do not tell how many events there are in a second"
     else:

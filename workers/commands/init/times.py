@@ -23,10 +23,11 @@ _IN_TIME = 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TimeCandidate:
-    """Candidate for the event time, with a relative likelihood `score`.
+    """Candidate for the event time.
 
-    `times` are ms since 1970, by the record's place; `ascending` is the share of them that are not
-    before the previous one in their partition.
+    `score` is a relative likelihood, whose weights are judgements. `times` are ms since 1970, by
+    the record's place; `ascending` is the share of them that are not before the previous one in
+    their partition.
     """
 
     field: Field
@@ -73,20 +74,22 @@ def _time(
     if not (field.everywhere and (field.text or field.numeric)):
         return None
     latest = now_ms + MAX_AHEAD_MS
-    # The first unit in which nearly all values are plausible: no two could be.
+    # The first unit in which nearly all values are plausible times. In no other one could they be:
+    # units differ by a factor of 1,000.
     for unit in ("iso", *_UNITS) if field.text else _UNITS:
         times = _read(field.column, unit, latest)
         if times is not None:
             break
     else:
         return None
-    ascending = in_order(times, partitions)
+    ascending = share_in_order(times, partitions)
     named = field.name_has(names.TIME)
     if not named and unit != "iso" and ascending < _ASCENDING:
         return None  # a number that happens to be in that range
     apart = sorted(abs(event_ms - logged[place]) for place, event_ms in times.items())
     score = 3.0 * named - 4.0 * field.name_has(names.OTHER_TIME) + 2.0 * (unit == "iso")
     score += 2.0 * (ascending >= _ASCENDING) - 0.1 * len(field.path.steps)
+    # Most events are logged within a day of their time.
     score += apart[len(apart) // 2] <= _NEAR_MS
     return TimeCandidate(
         field=field, unit=unit, times=times, ascending=ascending, score=score
@@ -115,8 +118,11 @@ def _read(
     return times
 
 
-def in_order(times: dict[int, int], partitions: Sequence[int]) -> float:
-    """Return the share of times that are not before the previous one in their partition."""
+def share_in_order(times: dict[int, int], partitions: Sequence[int]) -> float:
+    """Return the share of times, by record, that are not before the previous one in the partition.
+
+    `partitions` has the partition of each record.
+    """
     before: dict[int, int] = {}
     good = 0
     for place in sorted(times):

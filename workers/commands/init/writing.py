@@ -207,6 +207,7 @@ def _events(lines: _SettingsLines, draft: Draft, topic: str) -> None:
 
 def _personal(lines: _SettingsLines, draft: Draft) -> None:
     """List the fields that are not offered, so that a wrong guess can be noticed."""
+    # One value alone would not be offered anyway.
     fields = [field for field in draft.personal if field.distinct > 1]
     if not fields:
         return
@@ -334,7 +335,11 @@ def _unit(lines: _SettingsLines, draft: Draft) -> None:
 def _histogram(
     lines: _SettingsLines, draft: Draft, choice: TickChoice, name: str
 ) -> None:
-    """Write the one histogram, `name`: what is counted, its ticks, bounds and budget."""
+    """Write the one histogram, `name`: what is counted, its ticks, bounds and budget.
+
+    Each line has its reason, which depends on where its value comes from: the sample's exact data,
+    a choice with noise (`_PRIVATELY`), or an option.
+    """
     lines.section("[histogram]")
     items = draft.items
     unit = "event" if draft.user is None else "user"
@@ -365,6 +370,7 @@ def _histogram(
     )
     if choice.windows_offer:
         lines.note(f"  {choice.windows_offer}.")
+    # The bounds on an event, or on a user in an epoch.
     single = items.field.form is Form.ONE
     most = (
         "an event has one"
@@ -387,6 +393,7 @@ def _histogram(
     if draft.user is not None:
         why = "most pairs of stream key and item that count of one user in an epoch"
         lines.set("max_items_per_user", str(ITEMS_PER_USER), f"{CHOOSE}: {why}")
+    # The budget.
     why = (
         f"{CHOOSE}: how much all snapshots of an epoch may reveal about one {unit}; at {EPSILON:g}, a guess at even odds "
         f"whether it was counted is right at most {guesses_right(EPSILON, DELTA)} times in 100 instead of 50; smaller "

@@ -35,7 +35,10 @@ class Checked:
         return min(firsts), max(lasts)
 
     def add(self, key: str, end: int, *, is_signed: bool) -> None:
-        """Count a snapshot of a stream key, of the tick that ends at `end`."""
+        """Count a snapshot of a stream key, of the tick that ends at `end`.
+
+        An unsigned one is from before the first signature: all others were refused.
+        """
         if not is_signed:
             self.early += 1
             return
@@ -106,7 +109,8 @@ class Records:
 
     def finish(self) -> None:
         """Raise for the first snapshot that lacks pages, once all records were taken."""
-        for (series, key, part), pages in sorted(self._pages.items()):
+        if self._pages:
+            (series, key, part), pages = min(self._pages.items())
             raise NotAsSigned(
                 f"histogram {series!r}, key {key!r}, part {part}: the last snapshot has only {len(pages)} of its pages"
             )

@@ -39,10 +39,11 @@ class TableCopy:
     """Files with rows of both tables, CSV (may be gzipped) or Parquet, or exports' directories."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        #: Whether the copy is of exports alone, which hold all stream keys.
+        #: Whether the copy is of exports alone, which hold all stream keys; a file may hold some.
         self.is_whole = True
         self._files: list[Path] = []
         for path in paths:
+            # An export.
             if path.is_dir():
                 self._files += _files_of(path)
             else:
@@ -68,8 +69,8 @@ class TableCopy:
     def _load(self, database: duckdb.DuckDBPyConnection) -> None:
         """Copy the rows into tables, as text: `ticks` and `items`, both with a tick's `place`.
 
-        Ticks are numbered by histogram, stream key and time. Raise NotAsSigned for an item without
-        a tick.
+        They come by way of `given_ticks` and `given_items`, which are as the files. Places are in
+        the order of histogram, stream key and time. Raise NotAsSigned for an item without a tick.
         """
         database.execute("set TimeZone = 'UTC'")
         for name, schema in SCHEMAS.items():
@@ -82,6 +83,7 @@ class TableCopy:
             '(select * from given_ticks order by histogram, key, "end"::bigint)'
         )
         named = ", ".join(JOINED)
+        # Of a tick that is there twice, the first row gets the items.
         database.execute(
             f"create table items as select place, given_items.* from given_items left join "
             f"(select {named}, min(place) as place from ticks group by all) using ({named}) order by place"
@@ -95,10 +97,11 @@ class TableCopy:
 
     @staticmethod
     def _load_file(database: duckdb.DuckDBPyConnection, path: Path) -> None:
-        """Add the rows of a file to the table that it is of."""
+        """Add the rows of a file to `given_items` or `given_ticks`; its columns say to which."""
         quoted = str(path.absolute()).replace("'", "''")
         is_csv = ".csv" in path.suffixes
         if is_csv:
+            # Nothing is guessed: all is text, and an empty cell null, unless it is in quotes.
             options = "header = true, all_varchar = true, delim = ',', quote = '\"', escape = '\"', nullstr = ''"
             options += (
                 ", allow_quoted_nulls = false, sample_size = 1, strict_mode = true"
@@ -141,6 +144,7 @@ class TableCopy:
                     f"{name_of(place)}: published in parts, which tables do not tell apart: verify the topics, by -c alone"
                 )
             value = made_again(row, items)
+            # It raises for another digest; None: from before the first signature.
             is_signed = history.match(place, value, "the tables") is not None
             checked[tick["histogram"]].add(
                 tick["key"], tick["end"], is_signed=is_signed
@@ -151,7 +155,7 @@ class TableCopy:
         for table, schema in SCHEMAS.items():
             columns = ", ".join(as_text(name) for name in schema)
             made = again.sql(f"select {columns} from {table}").fetchall()
-            # In any order that both have: `repr` also orders None.
+            # In any order, as rows have none; by `repr`, as None cannot be compared with a text.
             for copied, signed in zip_longest(
                 sorted(given[table], key=repr), sorted(texts(made), key=repr)
             ):
@@ -181,7 +185,7 @@ class _Batch(NamedTuple):
 
 
 def _batches(database: duckdb.DuckDBPyConnection) -> Iterator[_Batch]:
-    """Yield all rows, in the order of places."""
+    """Yield all rows in the order of places, some ticks at once; a row begins with its place."""
     [number] = database.execute("select count(*) from ticks").fetchone() or (0,)
     for first in range(1, number + 1, _TICKS):
         span = f"where place between {first} and {first + _TICKS - 1}"
@@ -192,7 +196,7 @@ def _batches(database: duckdb.DuckDBPyConnection) -> Iterator[_Batch]:
         for place, *row in database.execute(f"select * from items {span}").fetchall():
             items[place].append(tuple(row))
         yield _Batch(
-            [tuple(row[1:]) for row in ticks], [items[row[0]] for row in ticks]
+            [tuple(row) for _, *row in ticks], [items[place] for place, *_ in ticks]
         )
 
 
@@ -201,6 +205,7 @@ def _exact_text(name: str) -> str:
     if not name.endswith("_time"):
         return as_text(name)
     # CSV has times in ms: one that is no whole number of them was changed, and must not be rounded.
+    # (`as_text` gives the column its name again.)
     text = as_text(name).removesuffix(f" as {name}")
     return f"if(epoch_us({name}) % 1000 = 0, {text}, {name}::varchar)"
 
@@ -225,6 +230,7 @@ def _typed_row(row: _Row, schema: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _counted(item: Mapping[str, Any]) -> ItemRow:
+    """Return what was counted of an item, of its row's values by column, for its tick's JSON."""
     return (
         item["item"],
         item["count"],
@@ -239,7 +245,8 @@ def _snapshot(series: str, value: bytes) -> Snapshot:
     """Return a snapshot from its JSON."""
     try:
         seen = Pages().receive(series, value)
-        assert seen is not None, "one page of one part"
+        # None only while pages or parts are missing; `made_again` makes one page of one part.
+        assert seen is not None
         return typed(seen)
     except InvalidSnapshot as error:
         raise NotAsSigned(f"the tables: {series}: {error}") from None
@@ -253,7 +260,7 @@ def texts(rows: Iterable[Sequence[Any]]) -> list[_Row]:
 
 
 def _difference(table: str, copied: _Row | None, signed: _Row | None) -> str:
-    """Return how a row of the copy differs from the one that was signed; None: there is none."""
+    """Return how a row of the copy differs from the signed one; None: that side has no such row."""
     schema = SCHEMAS[table]
     row = dict(zip(schema, copied or signed or (), strict=True))
     where = f"histogram {row['histogram']!r}, key {row['key']!r}, tick {row['tick']}"
@@ -268,7 +275,7 @@ def _difference(table: str, copied: _Row | None, signed: _Row | None) -> str:
 
 
 def _files_of(directory: Path) -> list[Path]:
-    """Return the files of an export."""
+    """Return the files of an export, without hidden ones, which no commit covers."""
     found = [
         path
         for table in SCHEMAS

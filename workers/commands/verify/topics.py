@@ -68,6 +68,8 @@ class SignedTopics:
         later: set[Place] = set()
         records = Records(history)
         with reader(self._connection) as consumer:
+            # A snapshot and its signature are published together. So what was signed at the first
+            # look is among the snapshots read, and all of these are among the signatures read.
             first_look = _bounds(consumer, [self._signatures])
             await_commits(self._connection, _partitions(outputs))
             published = _bounds(consumer, outputs)
@@ -96,11 +98,12 @@ class SignedTopics:
         def must_be_there(place: Place) -> bool:
             """Return whether a signed snapshot cannot be missing in the topics."""
             series, key, end_ms = place
+            # Of a histogram that the settings lack, or signed after the first look.
             if series not in served or place in later:
                 return False
             if series not in cut:
                 return True
-            # Retention cannot have deleted what follows the first tick that is there.
+            # Retention deletes the oldest: nothing behind the first tick that is still there.
             ends_ms = records.checked[series].ends.get(key)
             return ends_ms is not None and end_ms >= ends_ms[0]
 
@@ -109,7 +112,7 @@ class SignedTopics:
 
 
 class Record(NamedTuple):
-    """A record of a topic; `time_ms` is None if the broker gave it another than the worker."""
+    """A record of a topic; `time_ms` is as the worker stated it, None if the broker replaced it."""
 
     log: Partition
     offset: int
@@ -124,7 +127,10 @@ class Record(NamedTuple):
 
 
 def take_signature(history: SignedHistory, record: Record) -> SignedTick:
-    """Take a record of the signatures topic, whose key and time are not signed."""
+    """Take a record of the signatures topic; raise NotAsSigned for a wrong key or time.
+
+    The signature does not cover them, but the tick that is signed says what they must be.
+    """
     tick = history.add(record.value, record.place, record.log)
     key = f"{tick.histogram}/{tick.owner}".encode()
     if record.key != key or record.time_ms not in (None, tick.end):
@@ -162,6 +168,7 @@ def _read(consumer: Consumer, bounds: Bounds) -> Iterator[Record]:
     spans = {where: span for where, span in bounds.items() if span[0] < span[1]}
     for chunk in read_spans(consumer, spans) if spans else ():
         for message in chunk.messages:
+            # Of another kind, it is the time at which the broker got the record.
             kind, time_ms = message.timestamp()
             yield Record(
                 chunk.where,

@@ -88,7 +88,7 @@ def _lines_of(path: Path) -> Iterator[tuple[str, bytes]]:
     try:
         with path.open("rb") as file:
             number = 0
-            # In pieces, which nobody signed, if it is longer than any record.
+            # A line longer than any record comes in pieces, none of which was signed.
             while line := file.readline(TOPIC_BYTES):
                 number += 1
                 yield f"{path}:{number}", line.removesuffix(b"\n").removesuffix(b"\r")
@@ -164,6 +164,7 @@ def _require(
     spans = {series: found.span for series, found in checked.items()}
 
     def is_within(place: tuple[str, str, int]) -> bool:
+        """Return whether a signed (series, key, end of a tick) lies in what the copy spans."""
         series, key, end = place
         span = spans.get(series)
         if span is not None and not is_whole:
