@@ -389,7 +389,7 @@ def _make_data_dir(data_dir: Path, setting: str) -> None:
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        # A failing disk only costs the local copies, as later; every store logs it.
+        # A failing disk stops no worker: the stores log it, and keep their copies in memory.
         if error.errno not in _DISK_ERRORS:
             raise SettingsError(
                 f"{setting} = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
@@ -464,16 +464,18 @@ def _topics(
     operator: OperatorPort,
     confirm_s: float,
 ) -> Topics:
-    """Return the topics, checked, waiting for Kafka; health is served meanwhile.
+    """Return the topics, checked, as soon as Kafka can be reached.
 
-    `confirm_s` is how long refused topics are looked at again before they are believed.
+    Meanwhile the operator's port answers: the worker is alive, and not ready. `confirm_s` is how
+    long topics that are refused are looked at again before that is believed.
     """
+    # No shard is here yet; those of an earlier run are gone, and its event loop does not turn.
     nothing_yet = Handover({}, metrics=metrics)
 
     def waiting() -> None:
+        """Show, before every retry, that this process is not stuck."""
         nothing_yet.beat()
-        if operator.address is None:
-            operator.show(nothing_yet, {})
+        operator.show(nothing_yet, {})
 
     return wait_for(
         lambda: check_topics(settings, connection), metrics.outage, waiting, confirm_s
@@ -548,20 +550,21 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
     Return the exit status; KAFKA_AWAY asks for another run.
     """
     # An earlier run's loop is closed.
-    asyncio.set_event_loop(asyncio.new_event_loop())
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
     # Faust replaces the handler, and at its end puts back the system's, not ours.
     handler_before = signal.getsignal(signal.SIGTERM)
     connection = factory.connection
     metrics = factory.metrics
     app = build_app(factory)
+    # Of every stage's input, for the metrics.
     partitions = {
         CONTRIBUTE: len(factory.topics.sources),
         RELEASE: factory.owners.number,
     }
     if factory.topics.by_user is not None:
-        partitions = {REKEY: len(factory.topics.origins)} | partitions
+        partitions[REKEY] = len(factory.topics.origins)
     operator.show(app.handover, partitions)
-    loop = asyncio.get_event_loop()
 
     def in_loop(call: Callable[..., object], *args: object) -> None:
         """Call a function in the event loop; callable from any thread."""
@@ -573,6 +576,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
     running = _running_topics(factory, app.handover, in_loop, give_up)
     try:
         with (
+            # `used` changes during the run.
             watch_kafka(
                 connection, lambda: running.used, metrics.outage, metrics.waits, give_up
             ),
@@ -590,7 +594,7 @@ def _running_topics(
     in_loop: Callable[..., None],
     restart: Callable[[], None],
 ) -> RunningTopics:
-    """Return what watches the topics of a run: their growth, and changes that end it.
+    """Return what looks after the topics during a run: it notices growth, and changes that end it.
 
     `in_loop` calls a function in the event loop; `restart` begins the next run.
     """
@@ -598,6 +602,7 @@ def _running_topics(
     topics = factory.topics
     if topics.embedded:
         return RunningTopics(settings, topics, factory.metrics)
+    # The one that reads the events topics, so decides when new partitions of these count.
     first_stage = ContributeShard if topics.by_user is None else RekeyShard
 
     def grow(now: Sequence[SourceTopic]) -> None:

@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.agents.monitor.scene import Scene
+from workers.agents import worker
 from workers.agents.monitor import OperatorPort
+from workers.agents.topics import connection_of
+from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
-from workers.runtime.errors import SettingsError
+from workers.runtime.errors import KafkaAway, SettingsError
+from workers.runtime.metrics import Metrics
+from workers.settings.settings import Settings
 
 PARTITIONS = {"contribute": 2, "release": 1}
 
@@ -63,6 +69,30 @@ def test_every_series_names_its_worker_in_prometheus_text(
     ours = [labels for name, labels in found if name.startswith("quietcount_")]
     assert ours and all(("worker", "orders") in labels for labels in ours)
     assert not any(name.endswith("_created") for name, _ in found)
+
+
+def test_a_worker_that_waits_for_kafka_after_a_run_is_alive(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage of minutes ends the run: a restart of the process would not help."""
+    answers: list[int] = []
+
+    with OperatorPort(scene.settings, 0) as operator:
+        operator.show(scene.handover, PARTITIONS)
+        port = int((operator.address or "").rpartition(":")[2])
+        # The loop of that run turned last two minutes ago.
+        scene.handover.beat_s = time.monotonic() - 120
+
+        def check_topics(settings: Settings, connection: Connection) -> None:
+            if operator.address is not None and len(answers) < 2:
+                answers.append(ask(port, "/healthz")[0].status)
+                raise KafkaAway("no broker answers")
+
+        monkeypatch.setattr(worker, "check_topics", check_topics)
+        connection = connection_of(scene.settings)
+        worker._topics(scene.settings, connection, Metrics(), operator, 0.0)
+    # Before the first retry the run that has ended is still shown.
+    assert answers == [503, 200]
 
 
 def test_gauges_of_a_partition_go_with_it(scene: Scene, port: int) -> None:
