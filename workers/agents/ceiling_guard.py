@@ -47,13 +47,17 @@ class OtherWorkers:
         self.settings = settings
         self.connection = connection
         self._lock = threading.Lock()
-        # Workers on other events, which never change during the lifetime of a worker's topics; and
-        # those that a warning has named.
+        # Workers on other events, which `_workers` leaves out: as long as a worker's topics exist,
+        # its events never change.
         self._elsewhere: set[str] = set()
+        # Workers that a warning has named.
         self._warned: set[str] = set()
 
     def charges(self) -> list[Charge]:
-        """Return the current charges; raise StateRefused or KafkaException if one is unreadable."""
+        """Read the current charges of the workers that count any of this worker's events topics.
+
+        Raise StateRefused or KafkaException if some are unreadable.
+        """
         with self._lock:
             counts = partition_counts(self.connection)
             charges: list[Charge] = []
@@ -62,7 +66,7 @@ class OtherWorkers:
                 if not any(
                     topics_overlap(topics_of(state), topics, counts) for state in states
                 ):
-                    # One without a state may still begin to count these events.
+                    # One without a state does not say yet what it counts: it is looked at again.
                     if states:
                         self._elsewhere.add(worker)
                     continue
@@ -145,7 +149,7 @@ class OtherWorkers:
                 yield worker
 
     def _first_warning(self, worker: str) -> bool:
-        """Return True the first time that this is asked of a worker."""
+        """Return whether no warning has named a worker before, and note that one does now."""
         told = worker in self._warned
         self._warned.add(worker)
         return not told
@@ -154,23 +158,22 @@ class OtherWorkers:
 def topics_overlap(
     counted: set[str], events: TopicNames, existing: Iterable[str] = ()
 ) -> bool:
-    """Return whether two sets of topics have one in common: `counted` by a worker, and `events`.
+    """Return whether a worker that counts the topics `counted` may count one of `events`.
 
-    Entries of `counted` are names and patterns ("^..."). Patterns are tried on the names of both
-    sets and on `existing` topics.
+    Entries of `counted` are names and regular expressions ("^..."). Whether two expressions have a
+    topic in common is tried on the names in both sets, and on the `existing` topics.
     """
     named = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & named:
         return True
 
     def covers(entries: Iterable[str], topic: str) -> bool:
-        patterns = (TopicNames.of(entry) for entry in entries if entry.startswith("^"))
-        return topic in entries or any(pattern.matches(topic) for pattern in patterns)
+        return topic in entries or any(
+            TopicNames.of(entry).matches(topic) for entry in entries
+        )
 
-    names = {
-        entry for entry in (*counted, *named, *existing) if not entry.startswith("^")
-    }
-    return any(covers(counted, name) and covers(named, name) for name in names)
+    topics = {*counted, *named, *existing}
+    return any(covers(counted, topic) and covers(named, topic) for topic in topics)
 
 
 # Most charges that a message names.
@@ -198,8 +201,8 @@ class CeilingGuard:
         Raise CeilingReached if this worker's own charges are lost, StateRefused or KafkaException
         if others are unreadable.
         """
-        # Once, for a lost state topic. Before the state is read, which by then includes the charges
-        # of what was published.
+        # Only the first time: a state topic that has snapshots but no charges was lost. Snapshots
+        # are looked for before charges, as a charge is always written before its snapshots.
         published = None if self._refreshed else self._published()
         connection = self.others.connection
         state = self.others.settings.release_state_topic
@@ -220,10 +223,10 @@ class CeilingGuard:
         self.charges = [*chain.from_iterable(charges), *self.others.charges()]
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
-        """Check the epochs `beginning`, by histogram, on top of those in this owner's `progress`.
+        """Raise CeilingReached if the epochs that begin would exceed the ceiling in some period.
 
-        Raise CeilingReached if, with the charges from the last `refresh`, a period that one of them
-        touches exceeds the ceiling.
+        `beginning` has the number of each, by histogram. They are added to the charges in this
+        owner's `progress` and to those of the last `refresh`.
         """
         settings = self.others.settings
         of_owner = charges_of(settings.worker.name, progress, settings, beginning)
@@ -232,6 +235,7 @@ class CeilingGuard:
         for name, epoch in beginning.items():
             generation = (settings.worker.name, name, generations[name])
             [charge] = [one for one in of_owner if one.generation_id == generation]
+            # The time of the epoch, ms. The period that costs most among those that touch it:
             begin, end = charge.span(epoch)
             window = self.ceiling.fullest(charges, begin, end)
             if not self.ceiling.holds(window.epsilon):
@@ -248,7 +252,10 @@ class CeilingGuard:
                 )
 
     def _cost_text(self, window: FullestWindow, charges: Sequence[Charge]) -> str:
-        """Say what a period would cost: its epsilon at the ceiling's delta, or why it has none."""
+        """Say what a period would cost, for the message of `check`, whose ceiling names the delta.
+
+        Without an epsilon, it names a charge that explains why: one of another unit.
+        """
         if window.epsilon is not None:
             return f"epsilon {window.epsilon:.6g} at that delta"
         for charge, _ in parts_of(charges, window.counts, self.ceiling.unit):
@@ -274,7 +281,10 @@ class CeilingGuard:
 def describe_charges(
     charges: Sequence[Charge], window: FullestWindow, unit: str
 ) -> str:
-    """List the charges in a window for a message: the first few, and how many more."""
+    """List what is charged in a window, for a message: the first few charges, and how many more.
+
+    A charge from which the window takes no epoch is there if it took a sample, which costs too.
+    """
     names = []
     for charge, cost in parts_of(charges, window.counts, unit):
         times = f" ({cost.times:,} epochs)" if cost.times > 1 else ""

@@ -240,16 +240,17 @@ class ContributeShard(SourceShard):
         )
 
     def _notice_ms(self) -> int:
-        """Return a time, ms, after which no event has counted yet: events may be dated ahead.
+        """Return the earliest time, ms, at which something announced now may take effect.
 
-        All workers notice before it what is committed now.
+        No event has counted after it, however far ahead events may be dated, and by then all
+        workers have noticed what is committed now.
         """
         return (
             time.time_ns() // 1_000_000 + self._stream.events.max_ahead_ms + NOTICE_MS
         )
 
     def process(self, batch: Batch) -> None:
-        """Add a batch's events to the sums and reject what are none; commit if that is due."""
+        """Add a batch's events to the sums and reject unusable records; commit if that is due."""
         now_ms = time.time_ns() // 1_000_000
         # Events dated later are rejected.
         latest_ms = self._intake.latest_ms(self._opened_ms, now_ms)
@@ -282,13 +283,14 @@ class ContributeShard(SourceShard):
             self._done(batch, reading.stop, enough=self._intake.full)
 
     def wants_end(self, now_ms: int) -> bool:
-        """As in the base; of re-keyed events never: the clock acts on origins, and marks tell."""
+        """Decide as the base does; never for re-keyed events: their origins' clocks close ticks."""
         return self._origins is None and super().wants_end(now_ms)
 
     def _users_from(self) -> int | None:
-        """Return when users move to joining partitions; None: none do, or no epoch begins then.
+        """Return the time, ms, at which users move to joining partitions; None if none do.
 
         That is where epochs of all histograms that bound users begin, after all workers know of it.
+        Re-keyed users never move: the by-user topic keeps its partitions.
         """
         stream = self._stream
         bounds_users = any(lane.max_items_per_user is not None for lane in stream.lanes)

@@ -38,14 +38,14 @@ def counted_sources(
     """Return the counted partitions of `topics`: as the state has them, without one all.
 
     `state` is the topic of the state. `plain`: the settings name a single topic. Raise StateRefused
-    for unreadable state, and for other topics or fewer partitions where the totals differ; where
-    they are equal, every source shard compares the topics.
+    for an unreadable state, and if the topics are not those of the state or have fewer partitions.
+    Only a total that differs is looked into here: every source shard compares the topics, too.
     """
     progress = stored_progress(connection, state, state_partitions)
     if progress is None:
         return Sources(topics, plain, assumed=True)
     counted = topics
-    # Topics have grown since the first commit, or are others.
+    # Topics have grown since the first commit, so count as they were then; or are others.
     if progress.sources != sum(topic.partitions for topic in topics):
         stored = stored_topics(connection, state, state_partitions)
         if stored is None:

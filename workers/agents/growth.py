@@ -29,9 +29,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class _Noticing:
-    """Base of both: `grow` asks the shard of source partition 0 to count the new partitions.
+    """Base of `OwnerGrowth` and `Growth`, which notice new partitions during one run.
 
-    `restart` begins the run again, so that it reads them.
+    `grow` gets the new size, and asks the shard of source partition 0 to have the state count it;
+    `restart` begins the run again, so that it reads new partitions that the state counts.
     """
 
     connection: Connection
@@ -58,8 +59,9 @@ class OwnerGrowth(_Noticing):
     """Growth of the owners, which are the contributions topic's partitions, during one run.
 
     Each `look` takes the next step that is due: restart if the stored state counts more owners
-    already, add the missing state partitions, wait until all brokers know them, then have the new
-    owners counted (`grow`). `owners` are those that this run was started with.
+    already; else add the missing state partitions; then, at the next look, when all brokers know
+    them, so that the new owners can use them at once, have these counted (`grow`). `owners` are
+    those that this run was started with.
     """
 
     settings: Settings
@@ -102,9 +104,10 @@ class OwnerGrowth(_Noticing):
 class Growth(_Noticing):
     """Growth of the events topics during one run: partitions that do not count yet are to join.
 
-    Each `look` takes the next step that is due: restart if the stored state counts more already,
-    add the missing partitions of `state`, then have the new ones counted (`grow`). `sources` are
-    those that this run was started with; `refusal`: why none can join, if so.
+    Each `look` takes the next step that is due: restart if the stored state counts more already;
+    else add the missing partitions of the state topic `state`; then have the new ones counted
+    (`grow`). `sources` are those that this run was started with; `refusal`: why none can join, if
+    so.
     """
 
     state: str

@@ -20,7 +20,7 @@ records stay, and the worker tries again later.
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import wait
+from operator import attrgetter
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -59,17 +59,19 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoints(store: Store) -> list[Checkpoint]:
-    """Return the checkpoints in a stored state, the older one first."""
+    """Read the checkpoints, up to two, that a stored state has; the older one first."""
     found = []
+    # Each has a prefix for all of its keys.
     for slot in _SLOTS:
         value = read_paged(slot + PROGRESS, store.get)
         if value is None:
             continue
         progress = read_progress(value)
         published_ms = _published_ms(progress)
+        # Always so: none is made before something was published.
         if published_ms is not None:
             found.append(Checkpoint(slot, progress, published_ms))
-    return sorted(found, key=lambda one: (one.published_ms, one.progress.position))
+    return sorted(found, key=attrgetter("published_ms"))
 
 
 class Keeping:
@@ -84,9 +86,10 @@ class Keeping:
         self._keep_ms = keep_ms
         # At most two, the older one first.
         self._checkpoints: list[Checkpoint] = []
-        # The offset before which all is deleted, and when to try again after a failure.
+        # The offset before which all is deleted.
         self._deleted = 0
-        self._next_s = 0.0
+        # After a failure, no further attempt is made before this time of the monotonic clock.
+        self._retry_s = 0.0
 
     def restore(self, store: Store) -> None:
         """Learn the checkpoints that are stored, also one just made."""
@@ -95,23 +98,23 @@ class Keeping:
     def is_due(self, progress: ReleaseProgress) -> bool:
         """Return whether to make a checkpoint of a state with this progress.
 
-        The first is due at once; later ones once the time published, or with epochs the beginning
-        of the longest ones, is `keep_ms` after that of the last checkpoint.
+        The first is due once something is published; a later one when `keep_ms` of published time
+        lie between it and the last. Where histograms have epochs, the beginnings of the longest
+        ones are compared instead, as only contributions to past epochs may be deleted.
         """
         published_ms = _published_ms(progress)
         if published_ms is None or not self._checkpoints:
             return published_ms is not None
-        before_ms = self._checkpoints[-1].published_ms
-        grids = [grid_of(name, life) for name, life in progress.histograms.items()]
-        # (now, at the last checkpoint), for each grid with the longest epochs.
-        begins_ms = [
-            (_epoch_begin(grid, published_ms), _epoch_begin(grid, before_ms))
-            for grid in _longest(grids)
-        ]
-        return all(
-            now_ms >= then_ms + self._keep_ms
-            for now_ms, then_ms in begins_ms or [(published_ms, before_ms)]
+        last_ms = self._checkpoints[-1].published_ms
+        grids = _longest(
+            [grid_of(name, life) for name, life in progress.histograms.items()]
         )
+        # Epochs of the same length may begin at different times.
+        for grid in grids:
+            last_begin_ms = _epoch_begin(grid, last_ms)
+            if _epoch_begin(grid, published_ms) < last_begin_ms + self._keep_ms:
+                return False
+        return bool(grids) or published_ms >= last_ms + self._keep_ms
 
     def changes(self, store: Store) -> list[Change]:
         """Return what to store for a checkpoint of `store`, in place of the older of two."""
@@ -138,7 +141,7 @@ class Keeping:
         `committed` is the offset at which the next owner would read on: nothing from there on is
         ever deleted.
         """
-        if len(self._checkpoints) < 2 or time.monotonic() < self._next_s:
+        if len(self._checkpoints) < 2 or time.monotonic() < self._retry_s:
             return
         before = min(self._checkpoints[0].progress.offset, committed)
         if before <= self._deleted:
@@ -148,7 +151,7 @@ class Keeping:
         try:
             self._ask(TopicPartition(topic, partition, before))
         except (KafkaException, QuietcountError, TimeoutError) as error:
-            self._next_s = time.monotonic() + _AGAIN_S
+            self._retry_s = time.monotonic() + _AGAIN_S
             why = text_of(error) or f"no answer within {_ANSWER_S:g} s"
             logger.warning(
                 "%s[%d]: contributions before offset %d cannot be deleted, and stay: %s",
@@ -168,16 +171,19 @@ class Keeping:
         )
 
     def _ask(self, end: TopicPartition) -> None:
-        """Ask the broker to delete all records before an offset; raise if it does not."""
+        """Ask the broker to delete all records before the offset in `end`.
+
+        Raise KafkaException if it refuses, TimeoutError if it does not answer.
+        """
         with self._connection.admin() as admin:
             [answer] = admin.delete_records([end], request_timeout=_ANSWER_S).values()
-            if wait([answer], _ANSWER_S).not_done:
-                raise TimeoutError
-            answer.result()
+            # Not left to the client alone: while this waits, no tick is published.
+            answer.result(timeout=_ANSWER_S)
 
 
 def _published_ms(progress: ReleaseProgress) -> int | None:
     """Return the time up to which all histograms that have begun have published; None: none has."""
+    # What is published ends where the next tick starts.
     ends = [
         grid_of(name, life).start(life.next)
         for name, life in progress.histograms.items()

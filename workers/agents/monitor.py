@@ -162,8 +162,8 @@ class Health:
         """`handover` has this worker's shards, how far behind each is, and when its loop turned."""
         self.settings = settings
         self.handover = handover
-        # The longest times that a source shard is without a commit: after an event `_idle_s`;
-        # without events `_tick_s` more, until it closes a tick.
+        # A source shard commits within `_idle_s` of reading an event; without events it may take
+        # `_tick_s` more, until the clock closes its next tick.
         self._idle_s = settings.worker.commit_interval_ms / 1000 + COMMIT_MARGIN_S
         self._tick_s = min(config.tick_ms for config in settings.histograms) / 1000
 

@@ -35,7 +35,10 @@ _LAST_S = 3.0
 
 
 class Noted(NamedTuple):
-    """A progress record as stored, and the charges of other workers that count with its own."""
+    """A progress record as stored, and the charges of others that are spent from the same budget.
+
+    The record that is published is computed from both, later, in the writer's thread.
+    """
 
     progress: bytes
     others: tuple[Charge, ...]
@@ -49,12 +52,12 @@ class BudgetWriter:
         self._producer = AnsweredProducer(
             connection, _ANSWER_S, **{"enable.idempotence": True}
         )
-        # For the two below: what was noted and no record is made of yet, and whether to end.
+        # Guards `_noted`, from which no record is made yet, and `_ended`; notified of both.
         self._changed = threading.Condition()
         self._noted: Noted | None = None
         self._ended = False
-        # Those below are of the thread that writes. A record that is due, and the newest written;
-        # and the failure logged last, None after a success.
+        # Only the writing thread uses these: the record that is still to be written, the one
+        # written last, and the failure logged last (None after a success).
         self._unwritten: bytes | None = None
         self._written: bytes | None = None
         self._failure: str | None = None
@@ -79,7 +82,11 @@ class BudgetWriter:
             thread.join(_ANSWER_S + 2 * _LAST_S)  # its client must not outlive Python
 
     def _write_all(self) -> None:
-        """Write what is noted until the block ends, and every `AGAIN_S` the last record again."""
+        """Until the block ends, write what is noted; repeat the last record every `AGAIN_S`.
+
+        What could not be written is tried again after `RETRY_S`. For the thread of `running`.
+        """
+        # Nothing to repeat yet: wait for the first note.
         wait_s: float | None = None
         while True:
             with self._changed:
@@ -87,7 +94,7 @@ class BudgetWriter:
                     lambda: self._noted is not None or self._ended, wait_s
                 )
                 ended = self._ended
-            # The time is over: write the last record again.
+            # `wait_s` has passed. Unless a record is to be tried again, repeat the last one.
             if not has_news and self._unwritten is None:
                 self._unwritten = self._written
             is_written = self.write(_LAST_S if ended else _ANSWER_S)
@@ -96,9 +103,9 @@ class BudgetWriter:
             wait_s = AGAIN_S if is_written else RETRY_S
 
     def write(self, answer_s: float) -> bool:
-        """Write the record of what was noted, or one still due; return whether none is due now.
+        """Write the newest note's record, or one that failed before; return whether it is written.
 
-        `answer_s` is how long to wait for the broker.
+        True also if there is nothing to write. `answer_s` is how long to wait for the broker.
         """
         with self._changed:
             noted = self._noted
@@ -108,16 +115,23 @@ class BudgetWriter:
         record = self._unwritten
         if record is None:
             return True
-        failure = self._send(record, answer_s)
+        topic = self._settings.budget_topic
+        # Why Kafka may not have the record; None: it has.
+        failure: str | None
+        try:
+            failure = self._producer.produce(
+                topic, record, answer_s, key=KEY, partition=0
+            )
+        except (KafkaException, BufferError) as error:
+            failure = describe_error(error)
         self._report(failure)
-        if failure is not None:
-            return False
-        self._written = record
-        self._unwritten = None
-        return True
+        if failure is None:
+            self._written = record
+            self._unwritten = None
+        return failure is None
 
     def _record(self, noted: Noted) -> bytes | None:
-        """Return the record, None before the first tick or if it cannot be computed (logged)."""
+        """Compute the record to publish; None before the first tick, or if that fails (logged)."""
         try:
             budget = public_budget(
                 self._settings, read_progress(noted.progress), noted.others
@@ -126,14 +140,6 @@ class BudgetWriter:
             self._report(describe_error(error))
             return None
         return None if budget is None else msgspec.json.encode(budget)
-
-    def _send(self, record: bytes, answer_s: float) -> str | None:
-        """Send a record; return why that failed, if it did."""
-        topic = self._settings.budget_topic
-        try:
-            return self._producer.produce(topic, record, answer_s, key=KEY, partition=0)
-        except (KafkaException, BufferError) as error:
-            return describe_error(error)
 
     def _report(self, failure: str | None) -> None:
         """Log a failure, unless it was the last one logged."""

@@ -101,15 +101,17 @@ class ForwardBatch:
 
     def sizes(self) -> Longs:
         """Return upper bounds of the messages' sizes in bytes, int64 (n,)."""
+        # As if every record got the header that re-keying adds (`rekey_markers`).
         sizes: Longs = OURS_BYTES_MAX + self.own_bytes
-        for places in (self.users, self.values, self.keys):
-            sizes += places[:, 1] - places[:, 0]
+        # An original key that is not sent has start and stop -1, so no bytes.
+        for spans in (self.users, self.values, self.keys):
+            sizes += spans[:, 1] - spans[:, 0]
         return sizes
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
-        """Yield of each record value, key (its user), partition, time in ms, and headers."""
+        """Yield the messages as (value, key: the user, partition, time in ms, headers)."""
         data = self.data
-        # Only these records get headers: ours is needed, or they have their own.
+        # Only these get headers: ours, with original key or watermark, is needed, or they have own.
         is_late = self.late != NO_TIME
         with_headers = (self.keys[:, 0] >= 0) | is_late | (self.own_bytes > 0)
         columns = (
@@ -147,8 +149,8 @@ class UserRows:
 
     `rows`, int64 (k,), has the row in the batch of each record to forward, `users`, int64 (k, 2),
     start and stop of its user in `data`. `times`, int64 (stop - start,), has the time of every
-    record in ms, NO_TIME if unreadable or rejected. `declined` is how many records were left to a
-    slower reader.
+    record in ms, NO_TIME if unreadable or rejected. `declined` is how many records the fast reader
+    left to the general one (a metric).
     """
 
     start: int
@@ -169,11 +171,12 @@ def read_users(
     users_format: Format | None = None,
     events_format: Format | None = None,
 ) -> Iterator[UserRows]:
-    """Read the users of a batch, part by part, with the reader `users`, which reads no items.
+    """Read the users of a batch, part by part, to forward its records by them.
 
-    `events`, the full reader, reads the records without a user again: if a histogram needs one, the
-    record is a reject, else its time still counts. If events have the time of their records, those
-    after `latest_ms` are not forwarded. A format of None means JSON.
+    The reader `users` reads only user and time. Where it finds no user, `events`, the full reader,
+    tells whether a histogram needs one: then the record is a reject, else its time still moves the
+    watermark. Where the records' own times are those of events, those after `latest_ms` (Unix ms)
+    are rejects as well: forwarded, they would get another time. A format of None means JSON.
     """
     by_record_time = users.layout.shape.time is None
     for reading in users.read(records, users_format):
@@ -191,9 +194,9 @@ def read_users(
         times[rows - start] = row_times
         rejects: list[Reject] = []
         if len(rows) < len(times):
-            without = np.setdiff1d(np.arange(start, reading.stop), rows)
-            counted, rejects = _without_user(events, records, without, events_format)
-            times[without - start] = counted
+            left = np.setdiff1d(np.arange(start, reading.stop), rows)
+            left_times, rejects = _not_forwarded(events, records, left, events_format)
+            times[left - start] = left_times
         yield UserRows(
             start,
             reading.stop,
@@ -206,13 +209,14 @@ def read_users(
         )
 
 
-def _without_user(
+def _not_forwarded(
     events: EventReader, records: Records, rows: Longs, fmt: Format | None
 ) -> tuple[Longs, list[Reject]]:
-    """Read again, with the full reader `events`, these rows of a batch that got no user.
+    """Read again, with the full reader `events`, the rows of a batch that are not forwarded.
 
-    Return their times (n,), NO_TIME if rejected or unreadable, and the rejects. The time of an
-    event that no histogram counts still counts for the watermark.
+    They have no user, or too late a time. Those that a histogram would count are rejects. Return
+    the times (n,) of the others, which still move the watermark (NO_TIME: rejected or unreadable),
+    and the rejects.
     """
     some = replace(
         records,
@@ -224,8 +228,8 @@ def _without_user(
     times = np.full(len(rows), NO_TIME, dtype=np.int64)
     rejects: list[Reject] = []
     for reading in events.read(some, fmt):
-        # The full reader rejects an event that a view includes and that has no user. So this one
-        # has a user, and only its time, after the latest, has kept it from being forwarded.
+        # This reader has already rejected those in a view that have no user. So what it read in a
+        # view has one, and was not forwarded because its time is after the latest.
         ahead = reading.in_any_view
         rejects += reading.rejects
         for row, time_ms in zip(
@@ -270,13 +274,14 @@ class RekeyShard(SourceShard):
     ) -> None:
         """Forward the records of `place`.
 
-        `make_format` returns a format that reads the fields of a tree, or, for None, whole events;
-        None: JSON.
+        `make_format` returns the format of values (None: JSON) that reads the fields of a tree; if
+        it gets None in place of a tree, all fields.
         """
         clock = Watermark(stream.lanes, stream.events.grace_ms, stream.max_behind_ms)
         super().__init__(assignment, place, stream, clock)
         self._users_format = make_format(self, stream.users.layout.tree)
         self._events_format = make_format(self, None)
+        # Else the original key is not needed, or is the user, so the new key.
         self._with_keys = (
             stream.with_keys and stream.users.layout.shape.user != RECORD_KEY
         )
@@ -293,6 +298,7 @@ class RekeyShard(SourceShard):
             self._clock.resume(self._place.watermark)
             return
         self._check_sources(progress)
+        # The by-user topic must be the same, too, with as many partitions: they place the users.
         topic = self._stream.topic
         refuse_other_topic(topic, progress.users, progress.users_id)
         refuse_other_count(f"topic {topic.name}", topic.partitions, progress.users)
@@ -322,9 +328,10 @@ class RekeyShard(SourceShard):
             self._done(batch, part.stop, enough=enough)
 
     def _watermarks_of_late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
-        """Advance the watermark by `times` (n,); return it at late records, else NO_TIME, (n,).
+        """Advance the watermark by `times` (n,), in order; return where it was at each late record.
 
-        Times that are missing (NO_TIME), or that no event may have, do not move it.
+        (n,), NO_TIME for records that are not late. Missing times, and those that no event may
+        have, before `EARLIEST_MS` or after `latest_ms`, neither move it nor are late.
         """
         late = np.full(len(times), NO_TIME, dtype=np.int64)
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
@@ -339,7 +346,7 @@ class RekeyShard(SourceShard):
     ) -> list[Reject]:
         """Add a part's records to the next commit; return rejects of oversized ones.
 
-        `late` is that of all records of the part.
+        `late`, from `_watermarks_of_late`, is that of all records of the part, forwarded or not.
         """
         rows = part.rows
         if not len(rows):
@@ -351,8 +358,8 @@ class RekeyShard(SourceShard):
         values = records.values[rows]
         data = part.data.tobytes()
         own_bytes = np.zeros(len(rows), dtype=np.int64)
-        # Where `data` are whole record batches, the number of a record's own headers follows its
-        # value, and then the headers. It is 0 where its first byte is.
+        # In `framed` records the number of a record's own headers follows its value, and then the
+        # headers: there are some unless the first byte is 0.
         has_headers = records.data[values[:, 1]] if records.framed else own_bytes
         for row in np.flatnonzero(has_headers).tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
@@ -371,7 +378,7 @@ class RekeyShard(SourceShard):
             own_bytes,
         )
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
-        # Add the others, and reject these.
+        # Begin again without these, so that the other columns need not be cut.
         if len(large):
             part = replace(
                 part,

@@ -73,7 +73,8 @@ class ReleaseShard(Shard):
             guard: enforces the ceiling, if any.
             delivery_ms: how long after its end and `grace_ms` a tick is delivered; None: as soon as
                 it is ready.
-            keep_ms: contributions are deleted so much later (`agents.keeping`); None: never.
+            keep_ms: how long contributions are kept after their ticks are published, before
+                `agents.keeping` deletes them; None: for ever.
             note_budget: gets the progress, and the charges of others, when epochs are charged or
                 begin to be published (`agents.public_budget`); None: another owner's shard tells.
         """
@@ -133,9 +134,9 @@ class ReleaseShard(Shard):
             self._keeping.restore(self.store)
 
     def _unrecorded(self) -> bool:
-        """Return whether some histogram that published nothing has to record its first epoch yet.
+        """Return whether a histogram that has published nothing must still record its first epoch.
 
-        See the module; `_reserve` records it.
+        `_reserve` records it, so that every later generation can see it (see the module).
         """
         return any(
             h.life.next == h.life.first and not h.reserved
@@ -143,9 +144,10 @@ class ReleaseShard(Shard):
         )
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
-        """Return the time after which new generations begin; None if no generation ends.
+        """Return the time after which new generations begin; None if no stored generation ends now.
 
-        It is the end of all ticks that contributions complete (see the module).
+        It is the end of all ticks that contributions complete (see the module). Only if one ends is
+        the rest of the topic read for it.
         """
         stored = [*progress.retired, *progress.histograms.items()]
         running = {
@@ -153,8 +155,9 @@ class ReleaseShard(Shard):
         }
         wanted = {(h.name, h.config.generation) for h in self.merge.histograms}
         new = {name for name, _ in wanted - running}
-        # None replaces an older one, and none left the settings.
-        if new.isdisjoint(name for name, _ in stored) and running <= wanted:
+        replaces = not new.isdisjoint(name for name, _ in stored)
+        # Nothing ends: no stored generation is replaced by a new one, and none left the settings.
+        if not replaces and running <= wanted:
             return None
         return complete_ms(
             self.connection, self._contributions, self.partition, progress
@@ -186,10 +189,11 @@ class ReleaseShard(Shard):
             self._keep()
 
     def _release(self) -> None:
-        """Release and commit all complete ticks.
+        """Release and commit all complete ticks, unless they wait.
 
-        In a backlog they wait for further ones, so that they share a transaction. Epochs that begin
-        are charged in between, by a commit of their own.
+        Ticks of a backlog wait, up to `_commit_gap_s`, for further ones to share a transaction;
+        with delivery at fixed times, ticks wait until `_may_prepare`. Epochs that must be charged
+        before their first tick are charged in between, by a commit of their own.
         """
         is_soon = time.monotonic() - self._released_s < self._commit_gap_s
         in_backlog = is_behind(self.merge.complete_ms, self._grace_ms)
@@ -201,6 +205,7 @@ class ReleaseShard(Shard):
             ticks_before = self._ticks()
             started = time.perf_counter()
             began_s = time.monotonic()
+            # With delivery at fixed times only what is due next: later ticks have a time of theirs.
             until_ms = None if self._delivery_ms is None else self._next_due_ms()
             released = self.merge.release(
                 after_tick=self.report_progress, by_lane=True, until_ms=until_ms
@@ -223,10 +228,11 @@ class ReleaseShard(Shard):
                 return
 
     def _may_prepare(self) -> bool:
-        """Return whether to release ticks now; always, unless they are delivered at fixed times.
+        """Return whether to release ticks now: always, unless they are delivered at fixed times.
 
-        Then it is when all ticks that are due next are complete, or half of the time for their
-        preparation is over: what is prepared is delivered before anything that follows.
+        Then once the ticks that are due next are complete, as all are delivered together. When half
+        of `_delivery_ms`, the time for preparing them, is over, those that are ready do without the
+        others.
         """
         complete_ms = self.merge.complete_ms
         if self._delivery_ms is None or complete_ms is None:
@@ -252,7 +258,11 @@ class ReleaseShard(Shard):
     def _publish(
         self, snapshots: Sequence[Outgoing], handed: Sequence[Outgoing]
     ) -> None:
-        """Commit snapshots, at their time of delivery if there is one, with the state."""
+        """Commit snapshots, messages `handed` to other owners, and the state, in one transaction.
+
+        If ticks are delivered at fixed times, the snapshots are sent only when theirs has come: no
+        reader of snapshots sees the rest.
+        """
         if self._delivery_ms is None or not snapshots:
             self._commit([*snapshots, *handed])
             return
@@ -317,6 +327,7 @@ class ReleaseShard(Shard):
             histogram.reserve()
         self._commit([])
         if guard is None:
+            # Once all first epochs are recorded, `merge.release` need not stop any more.
             self.merge.reserving = self._unrecorded()
             return
         # Another may charge at the same time. Both write before they read, so one sees the other.

@@ -30,6 +30,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
             f"histogram {name!r} is in the settings: take its [[histogram]] out first, for every worker of this name"
         )
     states = read_states(connection, settings.worker.name) or []
+    # The owners that have it, by partition, with their progress.
     lives = {
         owner: state
         for owner, state in enumerate(states)
@@ -60,6 +61,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
             shard.retire(name, settings.contributions_topic)
         finally:
             shard.close()
+    # The newest: an owner that never ran with it still had the one before.
     return max(state.histograms[name].generation for state in lives.values()), len(
         lives
     )

@@ -79,10 +79,10 @@ class Rejects:
         return len(self.messages) >= REJECTS_MAX or self.nbytes >= REJECTS_BYTES_MAX
 
     def add(self, records: Records, rejects: Sequence[Reject]) -> None:
-        """Add a message for every reject, which names a row of `records`."""
+        """Add a message for every reject, whose `index` is a row of `records`."""
         for reject in rejects:
             i = reject.index
-            # With much pending, the records' own headers are left out.
+            # Headers of a record above this size are left out; with much in memory, all are.
             most = REJECT_HEADERS_BYTES_MAX if self.nbytes < _HEADERS_BYTES_MAX else 0
             message = rejected(
                 self._topic,
@@ -169,15 +169,17 @@ class SourceShard(Shard):
         self._place = place
         self._stream = stream
         self._clock = clock
+        # For the base, which cuts fetched records into parts of bounded size.
         self.longest_value = stream.events.max_bytes
         self._rejects = Rejects(stream.rejects, place, self.metrics)
         self._sources = stream.sources
         # Whether the state has the set of events topics, or needs none: there is only one.
         self._set_stored = stream.sources.plain
-        # The topics as they are now, if some partitions are to join; and whether the next commit
-        # tells that some do.
+        # The topics as they are now, if partitions of them are asked to join; then whether the next
+        # commit tells that they do.
         self._growing: tuple[SourceTopic, ...] = ()
         self._joining = False
+        # For the progress, so that a state topic that is created again is noticed.
         self._state_id = self.store.changelog.topic_id
 
     @property
@@ -199,10 +201,10 @@ class SourceShard(Shard):
         return progress
 
     def _check_sources(self, progress: SourceProgress) -> None:
-        """Refuse topics other than the state's; take over how they have grown.
+        """Compare the events topics with those of the stored `progress`; take over their growth.
 
-        `progress` is the stored one. Raise SourcesGrown, for a restart, if another worker has begun
-        meanwhile with fewer partitions.
+        Raise StateRefused if they are others, or the state topic is another; SourcesGrown, for a
+        restart, if another worker has meanwhile begun with fewer partitions.
         """
         state = self.store.changelog
         begun_id = progress.state_id
@@ -214,7 +216,8 @@ class SourceShard(Shard):
         stored_set = read_paged(SOURCES, self.store.get)
         sources = self._sources
         topic = self._place.topic
-        # Nothing was stored when this worker started, so it took all partitions to be counted.
+        # Nothing was stored when this run started, so it took all partitions to be counted, and a
+        # worker that looked at the topics earlier has committed first.
         if sources.assumed and progress.sources < sources.first_count:
             raise SourcesGrown(
                 f"only {progress.sources} partitions of {sources} are counted yet"
@@ -223,11 +226,11 @@ class SourceShard(Shard):
             refuse_other_set(sources.topics, decode_sources(stored_set))
             self._set_stored = True
         else:
-            # The state is that of a single topic, this one.
+            # No set is stored where there is a single topic: this one, then.
             refuse_other_topic(topic, progress.sources, progress.topic_id)
             refuse_other_count(f"the events topic {topic.name}", len(sources.first), 1)
         refuse_other_count(str(sources), sources.first_count, progress.sources)
-        # Only its progress has the growth.
+        # Only partition 0's progress has the growth; the others keep what the start has read of it.
         if self.partition == 0:
             self._sources = msgspec.structs.replace(sources, joined=progress.joined)
 

@@ -38,10 +38,11 @@ def group_size(connection: Connection, group: str) -> int:
     with connection.admin() as admin:
         while True:
             try:
-                [asked] = admin.describe_consumer_groups(
+                # Only we give up: librdkafka's own timeout could end the process.
+                [answer] = admin.describe_consumer_groups(
                     [group], request_timeout=_NEVER_S
                 ).values()
-                return len(asked.result(timeout=_ANSWER_S).members)
+                return len(answer.result(timeout=_ANSWER_S).members)
             except TimeoutError:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
             except KafkaException as error:
@@ -51,6 +52,7 @@ def group_size(connection: Connection, group: str) -> int:
                     raise SettingsError(
                         f"the consumer group {group}: {reason}"
                     ) from None
+                # While a cluster starts, the group's coordinator is not there yet: try again.
                 if not unreachable(error) or time.monotonic() > deadline:
                     raise
             time.sleep(_AGAIN_S)
@@ -145,7 +147,11 @@ def emptied_topics(settings: Settings, connection: Connection) -> list[str]:
 
 
 def start_refusals(settings: Settings, connection: Connection) -> list[str]:
-    """Return refusals of a start that need no key; empty if the state cannot be read."""
+    """Return the refusals of a start that can be told without the key, for `quietcount topics`.
+
+    They are of histograms that have published and left the settings. Empty if the state cannot be
+    read.
+    """
     names = [config.name for config in settings.histograms]
     states = [state for state in _readable_states(settings, connection) if state]
     found = [removal_refusals(state.histograms, names) for state in states]

@@ -96,9 +96,9 @@ class Topics:
         return " ".join(f"{name}#{self.id(name) or ''}" for name in names)
 
     def used(self, existing: Mapping[str, ExistingTopic]) -> UsedTopics:
-        """Return the topics that the worker reads, and how many replicas its writes need.
+        """Return the topics that the worker uses, and how many replicas its writes to them need.
 
-        `existing` has their settings as they are now. It does not write the events topics.
+        `existing` has the topics' settings as they are now. The worker never writes events topics.
         """
         least = {
             name: int(topic.config.get("min.insync.replicas", "1"))
@@ -132,9 +132,10 @@ def connection_of(settings: Settings, embedded: str | None = None) -> Connection
 def inspect_topics(
     settings: Settings, connection: Connection, events_partitions: int | None = None
 ) -> Topics:
-    """Plan and look up the topics; `events_partitions` is the default for missing events topics.
+    """Plan the worker's topics, look them up, and read in the state which partitions count.
 
-    Raises SettingsError if no broker answers, or the topics contradict the settings.
+    A missing events topic is planned with `events_partitions`. Raises SettingsError if no broker
+    answers, or the topics contradict the settings.
     """
     events, unread = events_topics(settings, connection)
     outputs = settings.output_topics
@@ -164,8 +165,8 @@ def inspect_topics(
             return _source(existing[name], embedded)
         return SourceTopic(name, planned[name], None)
 
-    # As the stored state counts them, if there is one, else as the topics have them or are to. An
-    # embedded cluster begins without state.
+    # Owners and origins are as the stored state counts them; before there is one, all partitions
+    # that their topics have, or are planned with. An embedded cluster begins without state.
     state = settings.contribute_state_topic
     owners = Owners(planned[settings.contributions_topic])
     if not embedded and existing.keys() >= {settings.contributions_topic, state}:
@@ -267,8 +268,9 @@ def check_events(
 ) -> Sources:
     """Return the partitions from which a command reads events; SettingsError if topics are missing.
 
-    With `privacy.rekey` those of the by-user topic, unless they are wanted `as_produced`: before
-    re-keying.
+    With `privacy.rekey` these are those of the by-user topic, unless the command wants the events
+    `as_produced`, before re-keying. Only partitions that the state counts are returned, unless the
+    events' producers are what the command looks at.
     """
     by_user = settings.privacy.rekey and not as_produced
     names = (
@@ -286,7 +288,6 @@ def check_events(
     )
     if settings.privacy.rekey or as_produced or embedded or state not in existing:
         return sources
-    # As the state counts and numbers them.
     try:
         partitions = existing[state].partitions
         return counted_sources(
@@ -295,7 +296,7 @@ def check_events(
     except KafkaException as error:
         if forbidden(error) is None:
             raise
-        # With only the right to read events, take all their partitions as they are.
+        # A principal that may read the events, but not the state: all partitions, as they are.
         return sources
 
 
@@ -331,15 +332,18 @@ def events_topics(
 
 
 def matching(settings: Settings, existing: Collection[str]) -> list[str]:
-    """Return the topics that the regular expression selects, sorted, except any worker's own."""
+    """Return the topics that the regular expression selects, sorted, except those of any worker.
+
+    No worker counts what a worker writes, even if the expression covers it.
+    """
     of_workers = {
         *settings.internal_topics,
         settings.budget_topic,
         *settings.output_topics,
     }
     for name in existing:
-        # Another worker's: it has a worker's ending, such as ".budget", and all internal topics of
-        # that worker exist.
+        # "<worker>.budget", for example, is another worker's if all of that worker's internal
+        # topics exist; else it only looks like it.
         worker = name.rpartition(".")[0]
         internal = stage_topics(worker)
         further = (
