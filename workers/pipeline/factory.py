@@ -66,7 +66,8 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
 def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
     """Return the event reader that a worker's threads share.
 
-    `shape`, which says the fields to read, replaces the settings' own.
+    A shape says which fields of an event are read, and as what. `shape` replaces that of all
+    histograms, so that only users, or what a backtest needs, are read.
     """
     shape = settings.shape if shape is None else shape
     return EventReader(shape, max_bytes=settings.events.max_bytes)
@@ -150,7 +151,7 @@ def _counted_settings(settings: Settings, config: HistogramConfig) -> dict[str, 
     setting.
     """
     events = settings.events
-    view = view_of(settings.events, config)
+    view = view_of(events, config)
     counted: dict[str, object] = {
         "topic": events.topics.identity,
         "key": config.key or events.key,

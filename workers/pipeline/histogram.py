@@ -76,11 +76,12 @@ class HistogramProgress(msgspec.Struct, kw_only=True):
     """Stored identity, position and cost of one (histogram, generation): its "life".
 
     `description` is what decides the noise. `first` and `next` are global ticks: the first one
-    published, and the one to publish next; `epochs` were begun. `rho` to `deltas` are the cost of
-    an epoch, `deltas` the parts of delta beside the conversion's. `reserved` is the last epoch that
-    was charged before its first tick (under a ceiling each is, else the first one). `until` is the
-    time, ms, up to which an ended generation may have published. An owner that waits for keys
-    handed over begins no earlier than at tick `begin`.
+    published, and the one to publish next. `epochs` counts those begun; one costs a `unit` (event
+    or user) `rho`, which is `epsilon` at `delta`. `deltas` are the parts of `delta` that are not
+    the conversion's, by name. `reserved` is the last epoch that was charged before its first tick
+    (under a ceiling each is, else the first one). `until` is the time, ms, up to which an ended
+    generation may have published. An owner that waits for keys handed over begins no earlier than
+    at tick `begin`.
     """
 
     generation: int
@@ -181,6 +182,7 @@ class Histogram:
         self.sum_lane = config.sum_lane
         self.prefix = f"{config.name}/{config.generation}/"
         self.grid = config.grid
+        # As `grid`, with the epochs that are charged: without epochs, periods of a user's budget.
         self._charge_grid = config.charge_grid
         self._key = key
         # This owner's number; how many there are in the next tick; (tick from which on, how many)
@@ -261,7 +263,7 @@ class Histogram:
 
     @property
     def next_epoch(self) -> int | None:
-        """The epoch (or users' period) that the next tick is charged in; None before any event."""
+        """The epoch, of those that are charged, that has the next tick; None before any event."""
         tick = self.life.next
         return None if tick is None else self._charge_grid.split(tick)[0]
 
@@ -281,9 +283,9 @@ class Histogram:
         return epoch is not None and isinstance(reserved, int) and reserved >= epoch
 
     def part_of(self, name: str) -> int:
-        """Return the part, from 0, of a stream key's items that lies here: `part_owner` reversed.
+        """Return the number, from 0, of the part of a stream key's items that this owner has.
 
-        A part from `split` on does not exist: then nothing of the key lies here.
+        Reverses `part_owner`. Parts end at `split` - 1: from `split` on it has nothing of the key.
         """
         return (self._owner - owner_of(name, self._owners)) % self._owners
 
@@ -293,14 +295,14 @@ class Histogram:
         return self._owner >= self._owners or self.part_of(name) < self.config.split
 
     def _keep_own(self) -> None:
-        """Forget declared stream keys that lie with other owners."""
+        """Forget the declared stream keys of which this owner has no part: others serve them."""
         self._declared = {
             k: since for k, since in self._declared.items() if self._is_own(k)
         }
 
     def grow(self, owners: int, at_ms: int) -> None:
         """Learn that there are `owners` owner partitions in ticks that end after `at_ms`."""
-        # A new owner publishes nothing before the growth that made it, which is so its beginning.
+        # Before the growth that makes this owner, it has no ticks: the number holds at once.
         if self._owner >= self._owners:
             self._owners = owners
             self._keep_own()
@@ -328,8 +330,9 @@ class Histogram:
     def first_tick(self, time_ms: int) -> int:
         """Return the first tick to publish when the stream's first event is dated `time_ms`.
 
-        That is the event's own tick; with a stated start tick 1 of its epoch, which depends only on
-        the configuration, unless it is more than LEADING_TICKS_MAX ticks back.
+        That is the event's own tick. With a `start` in the settings it is tick 1 of the epoch, so
+        that it does not depend on the event, unless more than LEADING_TICKS_MAX ticks would be
+        published empty.
         """
         tick = max(1, self.grid.tick_at(time_ms))
         _, t = self.grid.split(tick)
@@ -373,8 +376,8 @@ class Histogram:
     def advance(self, parts: Sequence[Contributions]) -> list[ReleasedTick]:
         """Count the contributions to the next tick and add noise; return the tick for each series.
 
-        `parts` are the contributions of all sources. Before, hand over stream keys, and begin an
-        epoch, where the tick demands it.
+        `parts` are the contributions of all sources. If more owners hold from this tick on, first
+        hand stream keys over to them; if it is the first of an epoch, begin that.
         """
         if self.life.next is None:
             raise self._refused("asked for a tick before its first one is known")
@@ -385,7 +388,7 @@ class Histogram:
             self._hand_over(tick, self._growing.pop(0)[1])
         if epoch != self._epoch:
             self._open(epoch, keys_before)
-        # The mechanism publishes all keys that it has when it steps: declared ones from the start,
+        # A step publishes all keys that the mechanism has by then: declared ones from the start,
         # with or without events, public ones from their first event.
         for name in [name for name, since in self._declared.items() if since <= tick]:
             del self._declared[name]
@@ -449,7 +452,8 @@ class Histogram:
     ) -> list[tuple[float, float | None]]:
         """Return the exact sums and means of labels of a stream key in series `number`.
 
-        A mean is None where nothing was counted. For the operator only.
+        A mean is None where nothing was counted. For the operator only. The state has sums in steps
+        of the setting `sum`.
         """
         if self._means is None:
             raise TypeError("of a histogram with sums only")
@@ -511,7 +515,8 @@ class Histogram:
             while self._growing and self._growing[0][0] < life.next:
                 self._owners = self._growing.pop(0)[1]
                 self._keep_own()
-        # The stored blocks are those of the tick published last.
+        # The stored blocks are of the epoch of the tick published last, which is the one before
+        # `next`. At tick 1 none is published.
         epoch, _ = self.grid.split(max(1, life.next - 1))
         of_epoch = f"{epoch}/"
         loading = ledger_blocks.Loading()
@@ -588,7 +593,8 @@ class Histogram:
         """Yield the settings that differ from those stored, as "name = old became new".
 
         `changed` has the (stored, current) values of a description that differ, by name. Those that
-        only follow from other settings are left out, unless nothing else differs.
+        only follow from other settings are left out, unless nothing else differs: `DERIVED` ones, a
+        counter's part of delta, and all of further counters, which have the first one's settings.
         """
         differing = dict(changed)
         # The settings have epsilon, from which the description's rho follows.
@@ -606,7 +612,7 @@ class Histogram:
                 or name.startswith(_FURTHER_COUNTERS)
             )
         ]
-        # The radix is the best one for the horizon.
+        # Unless the settings have a radix, it follows from the horizon.
         if getattr(self.config, "radix", None) is None and len(settings) > 1:
             settings = [name for name in settings if last[name] != "radix"]
         for name in settings or changed:
@@ -614,9 +620,10 @@ class Histogram:
             yield f"{SETTING_NAMES.get(name, name)} = {abbreviate(stored)} became {abbreviate(current)}"
 
     def _open(self, epoch: int, keys_before: Sequence[str]) -> None:
-        """Begin an epoch with empty counts, and what the epoch before carries over into it.
+        """Begin an epoch with empty counts, and what the mechanism carries over into it.
 
-        `keys_before` are the stream keys of that epoch, in the order that its rows refer to.
+        `keys_before` are the stream keys of the epoch before, in the order that its rows refer to:
+        `_hand_over` may have changed them since.
         """
         if self._growing and self.config.split > self._owners:
             raise self._refused(
@@ -633,6 +640,7 @@ class Histogram:
         for i in range(len(self._keys)):
             self._register_key(i)
         if epoch_before is not None and self.life.next is not None:
+            # The epoch before ended with tick t of it.
             _, t = self.grid.split(self.life.next - 1)
             # Stream keys that lie with another owner now begin with nothing.
             index = [self._index.get(name, -1) for name in keys_before]
@@ -659,24 +667,20 @@ class Histogram:
     def _bind(self, epoch: int) -> None:
         """Set what depends on the epoch: its noise, and what snapshots state of epochs.
 
-        That is an id for each series; and of the epoch before how many ticks it published and,
+        That is an id for each series; and of the epoch before how many ticks were published and,
         where readers may subtract its counts, its id.
         """
         self._noise = self._noise_of(epoch)
         of_epoch = self.life.description, self._first, epoch
         self.ids = [series_id(*of_epoch, one.window_ms) for one in self.config.series]
-        self._ticks_before = self._published_of(epoch - 1)
+        # Its ticks from `_first` on: none if it ended before that, or if epochs never end.
+        horizon = self.grid.horizon or 0
+        last_before = (epoch - 1) * horizon
+        self._ticks_before = max(0, min(last_before - self._first + 1, horizon))
         self._previous_id = None
         if self._ticks_before and self.config.subtracts:
+            # Only with epochs, so there is one series, without a window.
             self._previous_id = series_id(self.life.description, self._first, epoch - 1)
-
-    def _published_of(self, epoch: int) -> int:
-        """Return how many ticks of an ended epoch were published, up to its end."""
-        horizon = self.grid.horizon
-        if horizon is None:
-            return 0
-        # All from `_first` on to its last tick, which is epoch * horizon; 0 if that came before.
-        return max(0, min(epoch * horizon - self._first + 1, horizon))
 
     @property
     def _first(self) -> int:
@@ -693,7 +697,8 @@ class Histogram:
     def _hand_over(self, tick: int, owners: int) -> None:
         """Drop the stream keys that lie with new owners from this global tick on.
 
-        They are put into `handed`. `owners` is how many there are from then on.
+        Put them into `handed`, from which they are sent with the tick. `owners` is how many there
+        are from then on.
         """
         if self._epoch == self.grid.split(tick)[0]:
             raise self._refused(
@@ -701,7 +706,7 @@ class Histogram:
             )
         owners_before = self._owners
         served = self.served()
-        blocks = dict(self._key_blocks(0))
+        blocks_before = dict(self._key_blocks(0))
         # By new owner: all whose keys come from this one, as the hash of a key is taken modulo the
         # owners, now a multiple of those before. Also one that gets none learns of it.
         moved: dict[int, list[tuple[str, int]]] = {
@@ -719,10 +724,12 @@ class Histogram:
             else:
                 moved[owner].append((name, since))
         self._owners = owners
-        # Those that stay are stored anew: they have other numbers.
+        # Those that stay have other numbers: the next commit stores all of them again, and deletes
+        # the blocks that are left over.
         self._stored_keys = 0
         self._keep_own()
-        self._deletions += sorted(blocks.keys() - dict(self._key_blocks(0)).keys())
+        blocks = dict(self._key_blocks(0))
+        self._deletions += sorted(blocks_before.keys() - blocks.keys())
         generation = self.life.generation
         self.handed += [
             (owner, HandedOver(self.name, generation, tick, keys))
@@ -753,7 +760,7 @@ class Histogram:
         state = self._state
         name = self._keys[i]
         labels = self.mechanism.domain()
-        # By it the noise is drawn of what is published of the key as a whole.
+        # A tag for the noise of what is published of the key as a whole, such as its total.
         state.key_tags = np.concatenate(
             (state.key_tags, self._key.tags(name, [KEY_LABEL]))
         )
@@ -762,6 +769,7 @@ class Histogram:
         if split > 1 and labels:
             owners = self._owners
             first = owner_of(name, owners)
+            # One part, but all of them in replay, where a single owner has everything.
             own_parts = [
                 p for p in range(split) if part_owner(first, p, owners) == self._owner
             ]

@@ -89,7 +89,7 @@ class Intake(Watermark):
         """
         self.resume(watermark)
         self.first = first
-        # By the clock, ticks are published from the first watermark on, even without events.
+        # With `by_clock`, ticks are published from the first watermark on, even without events.
         if first is None and self.by_clock:
             self.first = self.watermark
         self._tallies = Tallies()
@@ -97,6 +97,7 @@ class Intake(Watermark):
         self._late.clear()
         lanes = {lane_name(lane): lane for lane in self._lanes if lane.sketch}
         self._sketches.restore(self._stored, lanes)
+        # Else nothing was committed, so nothing is stored.
         if watermark is not None:
             self._users.restore(watermark)
 
@@ -105,10 +106,10 @@ class Intake(Watermark):
     ) -> Longs:
         """Count a batch in order; return indices of events too far behind to count, (k,).
 
-        `read_ms` is the wall clock of the read, which limits the watermark; None in replay.
+        Every lane adds each event's labels to the tally, or sketch, of the tick in which the event
+        counts. `read_ms` is the wall clock of the read, which limits the watermark; None in replay.
         `came_late` (n,), only for re-keyed events: for an event late at its origin the origin's
-        watermark, for others any smaller time than their own. Re-keyed events never move this
-        watermark.
+        watermark, for others any smaller time than their own.
         """
         if not len(events):
             return np.empty(0, dtype=np.int64)
@@ -123,7 +124,7 @@ class Intake(Watermark):
             effective = effective[good]
         is_rekeyed = came_late is not None
         self._note_first(effective, watermark_before, read_ms, rekeyed=is_rekeyed)
-        # By grid, which most lanes share: each event's tick, the ticks' events, and late events.
+        # By grid, which most lanes share: each event's tick, (tick, its events), and late events.
         grids: dict[tuple[int, int], tuple[Longs, list[Run], Longs]] = {}
         # By lane: how often each label counts, for the lane of sums that comes later.
         bounded: dict[Lane, Longs] = {}
@@ -178,6 +179,7 @@ class Intake(Watermark):
             self.first = least if self.first is None else min(least, self.first)
         elif self.first is None:
             first = min(int(effective[0]), latest)
+            # If the clock went back, `latest` may be before it, where nothing counts any more.
             if watermark_before is not None:
                 first = max(watermark_before, first)
             self.first = first
@@ -197,12 +199,13 @@ class Intake(Watermark):
             counts = events.views[count_lane.view]
             return _multiplied(columns, counts, bounded[count_lane])
         if lane.max_items_per_user is not None:
-            # As if before tick 1: an event that the view leaves out uses up nothing of its user's
-            # bound.
+            # An event that the view leaves out must use up nothing of its user's bound: it is taken
+            # as if before tick 1.
             if columns.included is not None:
                 ticks = np.where(columns.included, ticks, 0)
             bounded[lane] = self._bound_users(lane, ticks, columns, events.users)
             return bounded[lane]
+        # The tallies will bound these once more, by the event: only a lane of sums needs them here.
         if lane in self._count_lane_of.values():
             bounded[lane] = _bounded(lane, columns)
         return columns.amounts
@@ -212,14 +215,14 @@ class Intake(Watermark):
     ) -> None:
         """Add to the numbers of events that a lane counted, and of those that came late.
 
-        `ticks` (n,) are 0 for events before tick 1, which do not count; `late` are indices.
+        `ticks` (n,) are 0 for events before tick 1, which do not count; `late` are the indices of
+        late ones that do. Neither counts if the lane's view leaves it out.
         """
-        if columns.included is None:
-            counted = np.count_nonzero(ticks)
-        else:
-            counted = np.count_nonzero(columns.included & (ticks > 0))
+        counts = ticks > 0
+        if columns.included is not None:
+            counts &= columns.included
             late = late[columns.included[late]]
-        self._counted[lane] += int(counted)
+        self._counted[lane] += int(np.count_nonzero(counts))
         self._late[lane] += len(late)
 
     def take_counted(self) -> dict[Lane, tuple[int, int]]:
@@ -239,13 +242,14 @@ class Intake(Watermark):
         """
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
-        # Without a horizon there is one epoch.
+        # From 0 on, as `Lane.epoch` numbers them. Without a horizon there is only that.
         horizon = lane.horizon or NO_LIMIT
         epochs = np.where(ticks < 1, -1, (ticks - 1) // horizon)
+        # A row for every label, with the key of its event.
         labels = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, labels)
         digests = self._pairs.of(lane.view, events.key_names, events.label_names)
-        # A pair's digest has 8 bytes: the first word.
+        # The first word of a digest is enough to know a pair among those of its user.
         pairs = np.ascontiguousarray(digests.of(pairs_of(keys, events.labels))[:, 0])
         batch = Batch(
             users=users,
@@ -276,10 +280,14 @@ class Intake(Watermark):
         return self._sketches.changes()
 
     def user_changes(self) -> list[Change]:
-        """Return the user changes to store in the next commit's transaction."""
-        return self._users.changes() + (
-            [] if self.watermark is None else self._users.expired(self.watermark)
-        )
+        """Return what the next commit stores of users: their new pairs, and expired epochs deleted.
+
+        An epoch has expired when the watermark has passed it: none of its ticks is open.
+        """
+        changes = self._users.changes()
+        if self.watermark is not None:
+            changes += self._users.expired(self.watermark)
+        return changes
 
     def take_messages(
         self,

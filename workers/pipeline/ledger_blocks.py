@@ -132,13 +132,13 @@ def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | Non
 def joined_pages(pairs: Mapping[bytes, bytes]) -> Iterator[tuple[str, bytes]]:
     """Yield the name and whole value of everything that `split_pages` made these pairs of.
 
-    Raise StateRefused if a page is missing, or what pages belong to.
+    Raise StateRefused if a page of a value is missing, or what says how many pages it has.
     """
     for name in pairs:
         head, dot, _ = name.partition(b".")
         if head not in pairs:
             raise StateRefused(f"stored state: {head.decode()} is missing")
-        # A page is part of its head's value.
+        # A page is read with its head; those left behind by a longer value are not.
         value = None if dot else read_paged(name, pairs.get)
         if value is not None:
             yield name.decode(), value
@@ -151,9 +151,10 @@ PREFIX = "keys/"
 def key_changes(
     keys: Sequence[str], since: Sequence[int], stored: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the parts to write, as (name, value): those with keys beyond the first `stored`.
+    """Yield the parts of blocks that are to be stored, as (name, value).
 
-    `keys` are all stream keys in the order met, `since` the tick from which each is served.
+    `keys` are all stream keys in the order met, `since` the tick from which each is served. The
+    first `stored` keys are stored already, so only parts with later ones are written.
     """
     if stored >= len(keys):
         return
@@ -200,13 +201,14 @@ _ROW_BYTES = 16 + 4 + 2
 
 def changes(ledger: Ledger) -> Iterator[tuple[str, bytes]]:
     """Yield the blocks that changed since `ledger.clean()`, as (name, value)."""
+    # Labels are only appended.
     if ledger.n > ledger.stored_rows:
         for block in range(
             ledger.stored_rows // BLOCK_ROWS, (ledger.n - 1) // BLOCK_ROWS + 1
         ):
             yield from _encode_labels(ledger, block)
-    # Kind, rows that changed, and column. A column that is not in use must not be asked for: that
-    # would make it.
+    # Kind, rows that changed, and column. A ledger makes these columns when they are first asked
+    # for, except counts and shown: so ask only for those in use.
     numbers: list[tuple[str, list[Longs], Longs | Codes]] = []
     numbers.append(("C", ledger.counts_changed, ledger.counts))
     if ledger.sums_changed:
@@ -280,13 +282,13 @@ class Loading:
             raise StateRefused(
                 f"stored ledger: a row's stream key is none of {keys}; a block of them is missing"
             )
-        # Sums, `last` and `left` are asked for only if stored: asking makes the column.
+        # Sums, `last` and `left` are made when first asked for: here only where a block is stored.
         for rows, numbers in self._read("C"):
             ledger.counts[rows] = numbers
         for rows, numbers in self._read("M"):
             ledger.sums[rows] = numbers
         for rows, numbers in self._read("S"):
-            # Made wide enough for the latest of these ticks.
+            # The column, made wide enough for the latest of these ticks.
             ledger.shown_for(int(numbers.max(initial=0)))[rows] = numbers
         for rows, numbers in self._read("E"):
             ledger.last[rows] = numbers
@@ -343,7 +345,8 @@ def _encode_labels(ledger: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
     parts = [(0, end - first)] if fits else split_by_size(lengths + _ROW_BYTES, room)
     for part, (start, stop) in enumerate(parts):
         followed = part + 1 < len(parts)
-        # A part that ended with the last stored row could not be followed yet.
+        # Stored as it is: all of its rows, and if it is followed the next one too, since it has
+        # recorded that together with that row.
         if first + stop + followed <= ledger.stored_rows:
             continue
         rows = slice(first + start, first + stop)

@@ -149,6 +149,7 @@ class Merge:
             self._lanes.setdefault(histogram.lane, []).append(histogram)
             if histogram.sum_lane is not None:
                 self._of_sums.setdefault(histogram.sum_lane, []).append(histogram)
+        # `ReleaseProgress` says what these are, and other fields that are stored.
         self.watermarks: list[int | None] = [None] * sources
         self._firsts: list[int | None] = [None] * sources
         self._sequences = [0] * sources
@@ -161,10 +162,10 @@ class Merge:
         self._handed = HandOvers()
         self._retired: list[tuple[str, HistogramProgress]] = []
         self._deletions: list[Change] = []
-        # The last tick up to which empty ones have been told.
+        # The last tick up to which runs of empty ones have been logged.
         self._told: dict[Lane, int] = {}
         self.waiting = WaitingSections(directory, waiting_bytes_max)
-        #: Whether an epoch is charged before its first tick: only under a ceiling.
+        #: Whether `release` stops before the first tick of an epoch that is not charged yet.
         self.reserving = False
         self.gil_lock = gil_lock or GilLock()
         self._signing = signing
@@ -396,8 +397,8 @@ class Merge:
     ) -> Iterator[tuple[Lane, int]]:
         """Yield complete ticks in release order, each to be released before the next is asked for.
 
-        `until` is the time up to which each lane is complete; up to `in_a_row` ticks of the lane
-        whose turn it is come before the others are compared again.
+        `until` is the time up to which each lane is complete. Of the lane whose turn it is, up to
+        `in_a_row` ticks come before the others are compared again: 1 keeps the strict order.
         """
         while due := {
             lane: order
@@ -461,8 +462,9 @@ class Merge:
         tick = _next_tick(self._lanes[lane])
         if tick is None or (end := lane.end_ms(tick)) > until:
             return None
-        # The fields before `view` are numbers, or None, which cannot be compared with a number.
-        return end, lane.view, lane.split, lane.sketch, *(n or 0 for n in lane[:-3])
+        # The fields of `Lane` but its last three: numbers, or None, which none compares with.
+        numbers = [number or 0 for number in lane[:-3]]
+        return end, lane.view, lane.split, lane.sketch, *numbers
 
     def _rows(self, lane: Lane) -> int:
         """Return how many items a lane's histograms have, a measure of a tick's work."""
@@ -473,16 +475,16 @@ class Merge:
 
         `complete`, ms, is the time up to which ticks are complete.
         """
-        histograms = self._lanes[lane]
+        # Those that take over begin with what is handed over to them.
+        new = [h for h in self._lanes[lane] if h.next is None and not h.takes_over]
+        # The time of the first event that any source has counted.
         first_ms = min(
             (first for first in self._firsts if first is not None), default=None
         )
-        if first_ms is None or all(h.next is not None for h in histograms):
+        if first_ms is None or not new:
             return
-        for histogram in histograms:
+        for histogram in new:
             grid = histogram.grid
-            if histogram.takes_over or histogram.next is not None:
-                continue
             # Once the first event's tick is complete, no source can tell of an earlier event.
             if grid.end(max(1, grid.tick_at(first_ms))) <= complete:
                 histogram.start_at(histogram.first_tick(first_ms))
@@ -518,7 +520,10 @@ class Merge:
         self._told[lane] = last
 
     def _drop_early(self, lane: Lane) -> None:
-        """Drop sections of ticks before the first that any histogram of the lane publishes."""
+        """Drop sections of ticks that no histogram of the lane will publish: before their first.
+
+        They were kept while it was not known which tick that is.
+        """
         histograms = self._lanes[lane]
         starts = [h.next for h in histograms if h.next is not None]
         # One that has not begun may still need any tick.
@@ -546,6 +551,7 @@ class Merge:
         """
         changes = self._deletions
         self._deletions = []
+        # All rows: at most so many are encoded.
         with self.gil_lock.for_rows(sum(map(self._rows, self._lanes))):
             for histogram in self.histograms:
                 changes += histogram.changes()
@@ -608,9 +614,10 @@ class Merge:
     def restore(
         self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None
     ) -> None:
-        """Resume from the stored state, which `check` accepts.
+        """Resume from the stored state, which `check` accepts; start and end generations.
 
-        Ended generations may have published up to `begin_ms` (None: the stored watermarks).
+        Those that end may have published up to `begin_ms`, so what replaces them begins after it.
+        None: up to the stored watermarks, as when none ends.
         """
         self.check(progress)
         chains = stored_chains(items(CHAINS))
@@ -631,8 +638,8 @@ class Merge:
             if life is not None and life.generation == histogram.config.generation:
                 histogram.restore(life, items(histogram.prefix.encode()))
                 continue
-            # A generation that replaces another one begins after all that the older may have
-            # published, any other where the state is.
+            # A generation that the state does not have. If it replaces another, it begins after all
+            # that this one may have published, else where the state is.
             replaces = begin_ms is not None and _used(progress, histogram.name)
             if life is not None:
                 self._retire(histogram.name, life, items, begin_ms)
@@ -652,7 +659,10 @@ class Merge:
     def _retire(
         self, name: str, life: HistogramProgress, items: Pairs, end_ms: int | None
     ) -> None:
-        """End a generation that may have published up to `end_ms`; delete its stored pairs."""
+        """End a generation that may have published up to `end_ms`; delete its stored pairs.
+
+        None: no tick was complete. `items` reads the store.
+        """
         if end_ms is not None:
             life.until = end_ms
         self._retired.append((name, life))

@@ -35,11 +35,11 @@ from workers.pipeline.watermark import least_of
 from workers.runtime.errors import StateRefused
 
 HEADER = "quietcount"
+#: In place of a time: an event counts at its own.
 NO_TIME = -1
 # Flag after the 8 bytes of a time: the record key follows.
 HAS_KEY = 1
 _NAME = HEADER.encode()
-_NO_TIME = NO_TIME.to_bytes(8, signed=True)
 _NO_KEY = b"\0"
 _KEY = bytes((HAS_KEY,))
 
@@ -72,8 +72,8 @@ class Origins:
     def __init__(self, number: int | None) -> None:
         """Begin with `number` origins, whose marks must be numbered from 0.
 
-        None is for replay, which may begin anywhere in the topic: the first mark tells how many
-        there are, and each origin's first mark may have any number.
+        None is for replay, which may begin anywhere in the topic: the first mark taken tells how
+        many there are, and each origin's first mark may have any number.
         """
         self._strict = number is not None
         self.all = [Origin() for _ in range(number or 0)]
@@ -130,18 +130,19 @@ class Origins:
 
 
 def encode_header(late: int, key: bytes | None) -> bytes:
-    """Encode our header of a record that counts from `late` on (NO_TIME: at its own time).
+    """Encode the content of the header `HEADER`: time in 8 bytes, a flag, and the original key.
 
-    `key` is the record's original key; None: it had none, or none is to be kept.
+    The record counts at `late` if that is later than its own time; NO_TIME: at its own. A `key` of
+    None: it had none, or none is to be kept.
     """
-    time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
+    time = late.to_bytes(8, signed=True)
     return time + _NO_KEY if key is None else time + _KEY + key
 
 
 def read_headers(headers: Any) -> tuple[int, bytes | None]:
-    """Return earliest time (or NO_TIME) and original key from a Kafka client's headers.
+    """Return what `encode_header` got, from a record's headers as a Kafka client has them.
 
-    Ours is the first one, if it is there: 8 bytes of time, a flag, and the key.
+    (NO_TIME, None) if its header, which would be the first one, is not there.
     """
     if not headers or headers[0][0] != HEADER or len(value := headers[0][1] or b"") < 9:
         return NO_TIME, None
@@ -197,20 +198,21 @@ def parse_markers(
 
 
 def restore_originals(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
-    """Return re-keyed records with their original keys, and the earliest times at which they count.
+    """Return re-keyed records with their original keys, and the times (n,) of late ones.
 
-    A time is NO_TIME where a record counts at its own. Marks keep their keys, which are what they
-    say. With `user_is_key`, no key was replaced.
+    A late record counts at that time; others have NO_TIME. With `user_is_key`, the user is the
+    original key, so no key was replaced.
     """
+    # Spans in the records' data: start and stop; -1 for null.
     keys = np.full((len(records), 2), -1)
-    marks = np.full(len(records), NO_TIME)
-    # Only records as fetched have headers behind their values.
+    late = np.full(len(records), NO_TIME)
+    # Only records as fetched have headers, behind their values.
     if records.framed:
         values = readonly_contiguous(records.values)
         name = np.frombuffer(_NAME, dtype=np.uint8)
-        parse_markers(records.data, values, name, keys, marks)
-    if user_is_key:
-        return records, marks
-    return replace(
-        records, keys=np.where(records.values[:, :1] < 0, records.keys, keys)
-    ), marks
+        parse_markers(records.data, values, name, keys, late)
+    if not user_is_key:
+        # A mark, which has no value, keeps its key: that has its content.
+        is_mark = records.values[:, :1] < 0
+        records = replace(records, keys=np.where(is_mark, records.keys, keys))
+    return records, late

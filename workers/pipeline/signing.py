@@ -117,9 +117,10 @@ class Commitments:
 
 
 def _salted(salts: bytes, place: bytes, content: bytes) -> bytes:
-    """Return the hash of `content` with the salt of a place in the tree.
+    """Return the hash of `content` with a salt, so that nobody can find the content by guessing.
 
-    `salts` is the secret that all salts of one tree follow from.
+    `place`, such as b"leaf 3", names a node of the tree; `salts` is the secret from which the salts
+    of all nodes of one tree follow.
     """
     salt = hashlib.blake2b(place, key=salts, digest_size=32).digest()
     return hashlib.blake2b(content, key=salt, digest_size=32).digest()

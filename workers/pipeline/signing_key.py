@@ -82,10 +82,12 @@ def read_signing_key(path: Path) -> SigningKey:
 
 
 def follows(key: str, trusted: Collection[str], rotations: Sequence[Rotation]) -> bool:
-    """Return whether a key is trusted, or follows from one that is by keys that signed the next.
+    """Return whether a key is trusted, or follows from a trusted one: each key signed the next.
 
-    `rotations` has those keys, the oldest first, with their signatures; the last one is of `key`.
+    `rotations` are (key, its signature of the next one), the oldest first; the last one signed
+    `key`.
     """
+    # From `key` back, until a trusted one is met.
     for old, signature in reversed(rotations):
         if key in trusted:
             return True

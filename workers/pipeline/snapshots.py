@@ -82,7 +82,6 @@ from numpy.typing import NDArray
 
 from workers.arrays import quantiles
 from workers.arrays import texts as kernels
-from workers.arrays.quantiles import EDGE
 from workers.arrays.texts import readonly_contiguous
 from workers.arrays.types import Bytes, Floats, Longs
 from workers.arrays.words import WORD
@@ -111,15 +110,16 @@ class LabelCache:
         self.names: list[str] = []  # by rank
         self.rank: Longs = np.full(1024, -1)  # by row; -1: not known
         self._by_rank: Longs = np.empty(0, dtype=np.int64)  # the row of each rank
-        # JSON of each label with an item's opening bracket and a comma, up to `_end`; by row, its
-        # place there, and its length: at most 6 * 1,024 + 4.
+        # How each item begins, up to its count: ["label", in JSON, up to `_end`; by row, its place
+        # there, and its length: at most 6 * 1,024 and the four characters [ " " and a comma.
         self._text: Bytes = np.zeros(1 << 14, dtype=np.uint8)
         self._begins: Longs = np.zeros(1024, dtype=np.int64)
         self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)
         self._end = 0
 
     def add_labels(self, columns: Ledger, rows: Longs) -> None:
-        """Learn the labels of rows that are not known yet; the ledger `columns` has them."""
+        """Learn the labels of those of `rows` that are not known; the ledger `columns` has them."""
+        # Make room up to the highest row. A rank of -1: not known.
         size = int(rows.max(initial=-1)) + 1
         if size > len(self.rank):
             more = max(size, 2 * len(self.rank)) - len(self.rank)
@@ -133,7 +133,10 @@ class LabelCache:
             self._update_ranks(new, labels)
 
     def _update_ranks(self, new: Longs, labels: list[str]) -> None:
-        """Rank the labels of `new` rows among all: insert a few of them, or sort all again."""
+        """Rank the `labels` of `new` rows among all: insert them if they are few, else sort all.
+
+        Keeps `names` sorted, and `_by_rank` in the same order.
+        """
         if _FULL_SORT_RATIO * len(new) < len(self._by_rank):
             order = sorted(range(len(labels)), key=labels.__getitem__)
             places = [bisect_left(self.names, labels[i]) for i in order]
@@ -171,21 +174,22 @@ class LabelCache:
         counts = readonly_contiguous(counts)
         key_of = readonly_contiguous(columns.keys)
         numbers = np.empty(len(rows), dtype=np.int64)
-        # NO_RANK: some row is new. Learn all new labels, then begin again.
+        # In place of a shift the kernel returns NO_RANK if some row is new: learn all new labels,
+        # then begin again.
         shift = kernels.NO_RANK
         while shift == kernels.NO_RANK:
             ranks = readonly_contiguous(self.rank)
             lengths = readonly_contiguous(self._lengths)
-            made = kernels.items_as_numbers(
+            shift, rank_bits, largest, size = kernels.items_as_numbers(
                 rows, counts, key_of, ranks, lengths, keys, numbers
             )
-            shift, rank_bits, largest, size = made
             if shift == kernels.NO_RANK:
                 self.add_labels(columns, rows)
         if shift == kernels.TOO_LONG:
             return None
         numbers.sort()
-        # Where each key's list ends in `out`, which has room for labels, counts and brackets.
+        # Where each key's list ends in `out`, which has room for labels (`size`), counts, brackets,
+        # and a word, as the kernel writes whole words.
         ends = np.empty(keys, dtype=np.int64)
         out = np.empty(
             size + kernels.ITEM_BYTES * len(rows) + 2 * keys + WORD, dtype=np.uint8
@@ -221,7 +225,8 @@ class Numeric(Frozen):
         self.quantiles = tuple(quantiles)
         self.labels = buckets.labels
         self.edges = buckets.edges
-        # By bucket: how many decimal places give its width six significant digits.
+        # By bucket between two edges: how many decimal places give its width six significant
+        # digits. Half of it is taken, as the whole may exceed all doubles.
         self._decimals = tuple(
             5 - Decimal(high / 2 - low / 2).adjusted()
             for low, high in pairwise(buckets.edges)
@@ -249,6 +254,8 @@ class Numeric(Frozen):
 
         `sd` is that of a count's noise, 0 for exact counts.
         """
+        # Bucket k lies between edge k - 1 and edge k, the first and the last beyond all edges. The
+        # quantile and the ends of its interval come as a bucket and the fraction of its width.
         variances = rank_variances(len(self.edges), float(q), self.ranks)
         bucket, share, low_bucket, low_share, high_bucket, high_share = (
             quantiles.quantile(
@@ -264,11 +271,12 @@ class Numeric(Frozen):
         # Too little is counted.
         if bucket == quantiles.OPEN:
             return none
+        # An interval that lies beyond all edges is bounded by the outermost one.
         low = self._end(low_bucket, low_share, self.edges[-1])
         high = self._end(high_bucket, high_share, self.edges[0])
         value = None
         # The outermost buckets have no other end, so no number in them can be named. Rounding must
-        # not put the value beside its interval.
+        # not put the value outside its interval.
         if 0 < bucket < len(self.edges):
             value = self._number_in(bucket, share)
             value = value if low is None else max(value, low)
@@ -283,12 +291,11 @@ class Numeric(Frozen):
     def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
         """Return an end of an interval as a number, from the kernel's bucket and fraction of it.
 
-        EDGE in place of a bucket means `edge`, the outermost one; OPEN, or bucket 0, which has no
-        lower end, no number: None.
+        In place of a bucket, EDGE means the outermost `edge`, and OPEN that there is no end: None.
         """
-        if bucket == EDGE:
+        if bucket == quantiles.EDGE:
             return edge
-        return self._number_in(bucket, fraction) if bucket > 0 else None
+        return None if bucket == quantiles.OPEN else self._number_in(bucket, fraction)
 
     def _number_in(self, bucket: int, fraction: float) -> float:
         """Return the number at a fraction of a bucket's width, rounded, and still in the bucket."""
@@ -314,7 +321,8 @@ def rank_variances(edges: int, q: float, ranks: bool) -> tuple[Floats, Floats, f
         # In V at edge k + 1 bucket k + 1 has (1 - q)^2, here (1 - q) (-q): 1 - q less.
         beside = at_edges[1:] - (1 - q)
         return read_only(at_edges), read_only(beside), edges + 1.0
-    # G at an edge is the rank there minus q times the last rank, the sum of all counts.
+    # G at an edge is the rank there, the sum of the counts below, minus q times the last rank, the
+    # sum of all. So variances and covariances are those of such differences.
     noise = ranks_of(edges + 1)
     rank = np.arange(1, edges + 1)
     last = np.full(edges, edges + 1)
@@ -348,7 +356,8 @@ class Means(Frozen):
         """`summed` is the setting `sum`: the range and step of the numbers that are added up."""
         self._of = summed
         self.steps = summed.steps  # R
-        # The sum m n + h D is (n * _twice_middle + D * _step) / (2 * _unit), in whole numbers.
+        # Range and step are multiples of 1 / _unit, so the sum m n + h D is a fraction of whole
+        # numbers: (n * _twice_middle + D * _step) / (2 * _unit).
         self._unit = math.lcm(
             *(
                 Fraction(end).denominator
@@ -360,6 +369,7 @@ class Means(Frozen):
         self._middle = float(summed.middle)  # m
         self._half = float(Fraction(summed.step) / 2)  # h
         self._ends = float(summed.from_), float(summed.to)
+        # Means are rounded to MEAN_DIGITS digits after the first digit of a step.
         self._scale = 10.0 ** (MEAN_DIGITS - summed.step.adjusted())
 
     def sd(self, sd: float, of_sums: float) -> float:
@@ -371,8 +381,9 @@ class Means(Frozen):
     def centred_sd(self, sd: float, of_sum: float) -> float:
         """Bound the sd of a centred sum, from the published sds of a count and (`of_sum`) a sum.
 
-        For readers, who have only these: the inverse of `sd`, with the rounding of both, and that
-        of this computation (2^-50), on the safe side.
+        For readers, who have only these. `sd` computes of_sum^2 = (m sd)^2 + (h d)^2; this solves
+        it for d, with the largest `of_sum` and the least `sd` that round to the published ones.
+        2^-50 is more than this computation's own rounding.
         """
         most = of_sum * (1 + SUM_SD_ROUNDING) * (1 + 2**-50)
         least = abs(self._middle) * max(sd - SD_ROUNDING, 0.0)
@@ -411,7 +422,7 @@ class Means(Frozen):
         """Return as `rows` the change of a sum, its mean, and the mean's interval, low and high.
 
         `counts` and `sums` (m,) are differences of published numbers over a window. `errors` are
-        published sds of a count and of a sum: one pair for the change, or one for each end of the
+        published (sd of a count, sd of a sum): one pair for the change, or one for each end of the
         window, which are added, as a difference has at most the sum of both sds. Doubles round by
         far less than the noise.
         """
@@ -508,15 +519,18 @@ class Windows:
     """
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
-        # Without epochs windows are what is published, and no changes are.
+        # Without epochs, windows are published themselves, not as changes of counts since an epoch
+        # began.
         lengths = () if config.without_epochs else config.windows
         # Of each window its length in ms and in ticks.
         self._lengths = tuple((length, length // config.tick_ms) for length in lengths)
-        # Returns the sd of the difference of a count at two ticks of an epoch, the later first.
+        # Returns the sd of an item's count at one tick of an epoch minus that at an earlier one.
+        # None: there are no windows.
         self._sd: Callable[[int, int], float] | None = None
+        # The last tick of every epoch.
         self._last = config.horizon_ticks
-        # Of the count of all items, and of sums. A backtest's mechanism wraps another one: test for
-        # the attribute, not the type.
+        # Counters of the count of all items, and of sums, if these are published. A backtest's
+        # mechanism wraps another one: test for the attribute, not the type.
         self._totals: Counter | None = getattr(mechanism, "of_totals", None)
         self._sums: Counter | None = getattr(mechanism, "of_sums", None)
         self._means = None if config.sum is None else Means(config.sum)
@@ -536,8 +550,8 @@ class Windows:
             return {}
         windows = []
         for length, ticks in self._lengths:
-            # The whole window, if the count before it was published in the last epoch, else what of
-            # it lies in this one.
+            # All of the window, if it lies in this epoch, or if the count before it was published,
+            # `ticks - t` ticks before the end of the last epoch; else only what lies in this one.
             covered = ticks if ticks - t < before else min(ticks, t)
             sd = self._change_sd(self._sd, t, covered)
             window = {"ms": length, "ticks": covered, "sd": round(sd, SD_DIGITS)}
@@ -555,7 +569,7 @@ class Windows:
     ) -> float:
         """Return the sd of what was counted in the last `ticks` ticks before the end of tick `t`.
 
-        `difference_sd` is that of a counter: of its noise at one tick minus that at another.
+        `difference_sd` is a counter's: the sd of its noise at a tick minus that at an earlier one.
         """
         if ticks <= t:
             return difference_sd(t, t - ticks)
@@ -634,7 +648,7 @@ def join_parts(parts: Sequence[Fields]) -> dict[str, Any]:
 
 
 def _empty(answer: Fields) -> dict[str, Any]:
-    """Return an answer without the elements of its list."""
+    """Return an answer without the elements of its list `value`, if it is one: its other fields."""
     return (
         {**answer, "value": []} if isinstance(answer["value"], list) else dict(answer)
     )
@@ -643,7 +657,8 @@ def _empty(answer: Fields) -> dict[str, Any]:
 def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield the answers, one for each element of their lists, with the JSON bytes that each adds.
 
-    The first of an answer also adds its other fields; pages are cut between any two.
+    The first of an answer also adds its other fields; pages are cut between any two. A comma is
+    counted for each.
     """
     for answer in answers:
         head = len(orjson.dumps(_empty(answer))) + 1
@@ -735,10 +750,12 @@ def snapshots(
         for index, key in enumerate(keys):
             yield from frame.pages(key, {**release.of_key[index], **edges})
         return
+    # The fields beside the items, by stream key.
     further = [edges | _total(release, index) for index in range(len(keys))]
     # The items of every stream key as Python objects, made once, where they are needed.
     of_keys: list[Fields] | None = None
-    # Items that nothing is computed from are written by a kernel, unless they need pages.
+    # A kernel writes the JSON of all items at once, if nothing is computed from them, and unless it
+    # returns None. A key that then needs pages has them made from Python objects.
     plain = tick.means is None and (tick.numeric is None or not tick.numeric.quantiles)
     if isinstance(release, Release) and plain:
         written = labels.items(ledger, release.rows, release.counts, len(keys))
@@ -761,7 +778,7 @@ def snapshots(
 
 
 def _total(release: Release | Items, key: int) -> dict[str, Any]:
-    """Return the field with the count of all items of a stream key, if it is released."""
+    """Return the field `all_items` of stream key number `key`, if that count is released."""
     totals = release.totals if isinstance(release, Release) else None
     if totals is None:
         return {}
@@ -817,7 +834,10 @@ class _Frame:
     def __init__(
         self, tick: ReleasedTick, part_of: Callable[[str], int], max_bytes: int
     ) -> None:
-        """`part_of` is as in `snapshots`; a page has at most `max_bytes`."""
+        """`part_of` is as in `snapshots`; a page has at most `max_bytes`.
+
+        Fields have a fixed order: a key's own ones come between the two groups made here.
+        """
         self._tick = tick
         self._part_of = part_of
         self._max_bytes = max_bytes

@@ -102,12 +102,13 @@ class TickSketches:
     def __init__(
         self, size: int, key_names: Vocabulary, label_names: Vocabulary
     ) -> None:
-        """Each sketch has at most `size` counters; what the table's arrays are, its class says."""
+        """Begin without counters; each sketch, of a stream key, has at most `size`."""
         self.key_names = key_names
         self.label_names = label_names
         #: Names under which it is stored.
         self.stored: set[bytes] = set()
         self._size = size
+        # Room for a few counters, and for no stream key; its class says what the arrays are.
         self._table = kernels.SketchTable(
             secret=np.uint64(int.from_bytes(secrets.token_bytes(8))),
             slots=np.full(2 * _FIRST_ROWS, -1, dtype=np.int32),
@@ -120,7 +121,7 @@ class TickSketches:
             changed=np.empty(0, dtype=np.bool_),
             place=np.empty(0, dtype=np.int32),
             met=np.empty(0, dtype=np.int32),
-            used=np.array([0, 0, -1]),
+            used=np.array([0, 0, -1]),  # no keys, no rows, no row to use again
         )
 
     def __repr__(self) -> str:
@@ -139,12 +140,15 @@ class TickSketches:
     ) -> None:
         """Feed `events` (k,) that the view includes, in this order, each as the set of its labels.
 
-        `amounts` (m,) are the labels' counts, or (0,): all 1. A label with 0 is not in the set.
+        `amounts` (m,) are the labels' counts, or (0,): all 1. A label with 0 is not in the set, nor
+        is one beyond an event's first `max_items`.
         """
         seen = ALL_SEEN if columns.included is None else columns.included
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
         batch = LabeledEvents(*map(readonly_contiguous, parts))
-        self._make_room(min(len(columns.labels), len(events) * max_items), max_items)
+        # Every label that is fed may be new.
+        labels_max = min(len(columns.labels), len(events) * max_items)
+        self._make_room(labels_max, max_items)
         kernels.feed_sets(
             readonly_contiguous(events), batch, max_items, self._size, self._table
         )
@@ -156,8 +160,11 @@ class TickSketches:
         return Tally.from_counts(self.key_names, self.label_names, keys, pairs, counts)
 
     def changes(self, lane: Lane, tick: int) -> Iterator[Change]:
-        """Yield the blocks, in pages, that have changed since the last call."""
-        # The codes of the keys, in the order met.
+        """Yield the blocks, in pages, that have changed since the last call.
+
+        `lane` and `tick` are those of the sketches, for the blocks' names.
+        """
+        # The codes of the keys, in the order met: each KEYS_A_BLOCK of them are a block.
         met = self._table.met[: self.keys]
         changed = np.unique(np.flatnonzero(self._table.changed[met]) // KEYS_A_BLOCK)
         self._table.changed[met] = False
@@ -199,7 +206,7 @@ class TickSketches:
     def _put(self, keys: Codes, number: Longs, labels: Texts, counts: Longs) -> None:
         """Enter counters: of each of the `keys` the next `number` of labels, with their counts."""
         codes = self.label_names.codes_of(labels)
-        self._make_room(len(codes), len(codes))
+        self._make_room(len(codes), 0)
         kernels.put_counters(
             readonly_contiguous(keys),
             readonly_contiguous(number),
@@ -237,16 +244,16 @@ class TickSketches:
         kernels.take_counters(start, stop, table, number, pairs, counts)
         return number, pairs, counts
 
-    def _make_room(self, labels: int, of_event: int) -> None:
-        """Make room for up to `labels` more counters, `of_event` of them before any is dropped.
+    def _make_room(self, more: int, excess: int) -> None:
+        """Make room for `more` counters, or for as many as there can be, if that is less.
 
-        That is how many labels one event has at most: after it, counters beyond the size of a
-        sketch are dropped.
+        A sketch has at most its size and `excess` counters: those of the event that is being fed,
+        before the kernel drops some. Then make room for all keys of the vocabulary, too.
         """
         table = self._table
         keys = len(self.key_names)
         if keys > len(table.first):
-            # Fields of one key are -1 or 0 before it is met.
+            # What a key has before it is met: 0, and -1 for no row and no place.
             known = len(table.first)
             table = table._replace(
                 first=with_capacity(table.first, keys),
@@ -258,8 +265,7 @@ class TickSketches:
             )
             table.first[known:] = -1
             table.place[known:] = -1
-        # Every key has at most `size` counters, but for those of the event that is being fed.
-        rows = min(len(self) + labels, keys * self._size + of_event)
+        rows = min(len(self) + more, keys * self._size + excess)
         if rows > len(table.pairs):
             table = table._replace(
                 pairs=with_capacity(table.pairs, rows),

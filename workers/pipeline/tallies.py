@@ -377,6 +377,7 @@ class ContributionBuilder:
         written = []
         for index in group:
             lane, tick, tally = counted[index]
+            # How many owners there are in this tick.
             number = owners.at(lane.end_ms(tick))
             free = kernels.LabelRows(
                 out.pairs[used:], out.labels[used:], out.counts[used:]
@@ -387,13 +388,13 @@ class ContributionBuilder:
                 if isinstance(tally, Tally)
                 else tally.write(owner_of_key, number, free, users[used:])
             )
+            # The keys of each owner, and the rows of each key: where these begin in `out`.
             written.append((index, number, names, bounds, starts + used))
             used += int(starts[-1])
         texts = label_names.texts(out.labels[:used])
-        tags = self._tags.of(first_lane.view, key_names, label_names).of(
-            out.pairs[:used], texts
-        )
-        # Then each tally's rows, cut by owner: those of keys `start` to `stop` are its `span`.
+        digests = self._tags.of(first_lane.view, key_names, label_names)
+        tags = digests.of(out.pairs[:used], texts)
+        # Then each tally's rows, cut by owner: those of its keys `start` to `stop` are a `span`.
         for index, number, names, bounds, starts in written:
             lane, tick, _ = counted[index]
             for owner, (start, stop) in enumerate(pairwise(bounds)):
@@ -412,6 +413,7 @@ class ContributionBuilder:
                     if lane.split == 1:
                         yield index, owner, rows
                         continue
+                    # Else `owner` has the first part of these keys, the next ones have the others.
                     for part, part_rows in enumerate(rows.parts()):
                         yield index, part_owner(owner, part, number), part_rows
 

@@ -58,21 +58,22 @@ BLOCK_EVENTS = 256
 
 
 class Table(NamedTuple):
-    """Columns of one epoch. Sensitive. Capacity beyond `sizes` is free, and at least 1.
+    """Columns of one epoch, of users and of pairs. Sensitive.
 
-    A user, or pair, with a number is an entry of the columns `user_...`, or `pair_...`.
+    A number is a row of the columns `user_...`, or `pair_...`: an entry. Rows beyond `sizes` are
+    free; there is always a row 0, which kernels read even where no entry is.
     """
 
     user_slots: Codes  # (a power of two,), user numbers, -1 where free
     user_digests: Words  # (users, 2)
     user_pairs: NDArray[np.uint16]  # (users,), how many pairs of the user have counted
     pair_slots: Codes  # (a power of two,), pair numbers, valid where marked
-    pair_marks: Bytes  # (slots,), 0 where free, else 1 + 7 bits of the pair's hash
+    pair_marks: Bytes  # (slots,), 0 where free, else the `mark` of the pair in the slot
     pair_users: Codes  # (pairs,), user numbers
     pair_digests: Words  # (pairs,)
     pair_counts: Codes  # (pairs,), what has counted; (0,) where every count is 1
-    sizes: Longs  # (2,), numbers of users and pairs
-    seed: Words  # (1,), of the hash
+    sizes: Longs  # (2,), how many users and how many pairs there are
+    seed: Words  # (1,), of the hash (`spread`)
 
     def __repr__(self) -> str:
         return "Table(<sensitive>)"
@@ -108,8 +109,11 @@ def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
 
 @kernel_part
 def mark(hashed: np.uint64) -> np.uint8:
-    """Return what marks a slot as taken by a pair of this hash, never 0."""
-    # The low bits: the high ones choose the slot.
+    """Return what marks a slot as taken by a pair of this hash: 1 to 128, as 0 is for free slots.
+
+    Most other pairs have another mark, so a search need not read their entries.
+    """
+    # The lowest bits: the upper 32 choose the slot.
     return np.uint8(_1 + (hashed & _127))
 
 
@@ -274,6 +278,7 @@ def count_pairs(
                     continue
                 pair = pair_numbers[row]
                 if pair < 0:
+                    # Not guessed: search. From here on -1 means a new pair, for the free `slot`.
                     hashed = spread(pairs[row], np.uint64(user), seed)
                     slot = pair_slot(
                         slots, marks, users, digests, hashed, user, pairs[row]
@@ -286,7 +291,7 @@ def count_pairs(
                         counted[row] = min(amount, max_count - counts[pair])
                         counts[pair] += counted[row]
                 elif user_pairs[user] < max_pairs:
-                    # A new pair, at the free slot that the search above has found.
+                    # A new pair, and its user may have one more; else it does not count.
                     pair = sizes[1]
                     slots[slot] = pair
                     marks[slot] = mark(hashed)
@@ -382,18 +387,18 @@ class UserEpoch:
 
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
         """`keeps`: whether to keep new rows for `changes`, as there is a store to put them in."""
-        # Pairs of a user, and counts of a pair.
+        # The most pairs of a user, and the most counts of a pair.
         self._bounds = lane.max_items_per_user or 0, lane.max_count
         self._keeps = keeps
         self._table = _new_table(lane.max_count)
         # Rows since the last commit, and their number.
         self._new: list[Rows] = []
         self.new_rows = 0
-        # The number of the next block to write; and rows that it begins with: a short last block
-        # is written again under its number, with more rows.
+        # The number of the next block to write, and stored rows that it begins with: while a block
+        # is short, it is written again under its number, with more rows.
         self._sequence = 0
         self._tail = _NO_ROWS
-        # What these two are once `changes` are committed.
+        # What `_sequence` and `_tail` become once `changes` are committed.
         self._after_commit: tuple[int, Rows] | None = None
 
     def take(self, events: Longs, batch: Batch, counted: Longs) -> None:
@@ -407,7 +412,7 @@ class UserEpoch:
             rows["added"] = added
             self._new.append(rows)
             self.new_rows += len(rows)
-        # -1, of unique users, counts too: it only had nothing to store.
+        # `count_pairs` wrote -1 for a unique user's known pair: it counts, with nothing to store.
         np.abs(counted, out=counted)
 
     def _count(self, events: Longs, batch: Batch, counted: Longs) -> None:
@@ -450,7 +455,7 @@ class UserEpoch:
             part = rows[start : start + BLOCK_ROWS]
             block = VERSION + len(part).to_bytes(4) + part.tobytes()
             blocks.append((name + sequence.to_bytes(8), block))
-            # Only the last one may be shorter.
+            # The last block may have fewer rows: then these are the next tail, else there is none.
             if len(part) >= TAIL_ROWS:
                 sequence = sequence + 1
                 part = _NO_ROWS
@@ -552,9 +557,9 @@ def _grow_pairs(table: Table, rows: int) -> Table:
 
 
 def _slots_for(room: int, slots: int) -> int:
-    """Return how many slots a table with this room takes: `slots`, as now, or twice as often more.
+    """Return how many slots a table with `room` for entries needs, when it now has `slots`.
 
-    At most three quarters of them are ever taken, so that searches are short, and end.
+    They are doubled until entries take at most three quarters, so that searches are short, and end.
     """
     while 4 * room > 3 * slots:
         slots *= 2
@@ -640,7 +645,7 @@ class Users:
     def expired(self, watermark_ms: int) -> list[Change]:
         """Return deletions of stored blocks of expired epochs, in which nothing can count again.
 
-        Not necessarily of all: of a limited number, the others at the next call.
+        Only of so many that a transaction stays small; the next call returns the next ones.
         """
         if self._stored is None:
             return []
@@ -648,8 +653,8 @@ class Users:
         read_bytes = 0
         for lane, digest in self._digests.items():
             prefix = PREFIX + digest
-            # Names of a lane are in the order of epochs.
-            first_kept = prefix + _oldest(lane, watermark_ms).to_bytes(8)
+            # Names of a lane are in the order of epochs, so all before this one are expired.
+            first_kept = prefix + _first_open(lane, watermark_ms).to_bytes(8)
             for name, value in islice(
                 self._stored.items(prefix), DELETIONS_MAX - len(deletions)
             ):
@@ -663,7 +668,7 @@ class Users:
         """Note that `changes` are stored; forget epochs that the watermark has passed."""
         if watermark_ms is not None:
             for lane in self._oldest:
-                self._oldest[lane] = _oldest(lane, watermark_ms)
+                self._oldest[lane] = _first_open(lane, watermark_ms)
         for lane, epoch in list(self._epochs):
             if epoch < self._oldest[lane]:
                 del self._epochs[lane, epoch]
@@ -676,7 +681,7 @@ class Users:
         Nearly all events are in it; a later one is loaded at its first event.
         """
         for lane in self._oldest:
-            self._oldest[lane] = _oldest(lane, watermark_ms)
+            self._oldest[lane] = _first_open(lane, watermark_ms)
             self._of(lane, self._oldest[lane])
 
     def _of(self, lane: Lane, number: int) -> UserEpoch:
@@ -693,7 +698,7 @@ class Users:
         return PREFIX + self._digests[lane] + epoch.to_bytes(8)
 
 
-def _oldest(lane: Lane, watermark_ms: int) -> int:
+def _first_open(lane: Lane, watermark_ms: int) -> int:
     """Return the number of the epoch with the first tick that ends after the watermark."""
     # Ticks count from 1; before the start of the lane, the watermark has passed none.
     return lane.epoch(max(1, (watermark_ms - lane.start_ms) // lane.tick_ms + 1))

@@ -98,7 +98,7 @@ class WaitingSections:
     @property
     def spilled_bytes(self) -> int:
         """Bytes in the file, including sections dropped since it was last empty."""
-        return self._end if self._spilled else 0
+        return self._end
 
     def get(self, lane: Lane, tick: int) -> list[Section]:
         """Return the sections of a lane's tick, which stay here; CopyFailed if one is lost."""
@@ -135,15 +135,15 @@ class WaitingSections:
         return min((entries[0][0] for entries in self._parts.values()), default=default)
 
     def _read(self, entry: Section | Spilled) -> Section:
-        """Return a section, from the file if it was spilled; CopyFailed if that is impossible."""
+        """Return a section, read from the file if it was spilled.
+
+        If that fails, CopyFailed ends the run: the next one reads the messages again.
+        """
         if isinstance(entry, Section):
             return entry
+        assert self._file is not None, "something was spilled"
         try:
-            text = (
-                b""
-                if self._file is None
-                else os.pread(self._file.fileno(), entry.length, entry.start)
-            )
+            text = os.pread(self._file.fileno(), entry.length, entry.start)
         except OSError as error:
             raise CopyFailed(
                 f"waiting contributions cannot be read: {error.strerror}"

@@ -45,7 +45,7 @@ def commit_gap_s(lanes: Sequence[Lane]) -> float:
 
 
 def is_behind(watermark: int | None, grace_ms: int) -> bool:
-    """Return whether the watermark lags far behind the clock, as in a backlog."""
+    """Return whether the watermark lags far behind the clock, as in a backlog, or is not known."""
     return (
         watermark is None
         or time.time_ns() // 1_000_000 - grace_ms - watermark > _BEHIND_MS
@@ -147,6 +147,7 @@ class Watermark:
         Events that are `too_far_behind` do not move it. `read_ms` is the wall clock of the read,
         which limits the watermark; None where event times are the only clock (replay).
         """
+        # Only the clock moves it, except in replay, which has none.
         if self.by_clock and self.watermark is not None and read_ms is not None:
             return np.maximum(times, self.watermark)
         latest = NO_LIMIT if read_ms is None else read_ms
@@ -154,8 +155,8 @@ class Watermark:
         begin = 0
         mark = self.watermark
         if mark is None:
-            # The first event that is not too far behind begins the watermark; those before it are
-            # rejected, by the effective time that they get here.
+            # The watermark begins at the first event that is accepted: not too far before `oldest`.
+            # Those before it are rejected (`too_far_behind`), as they get `oldest` here.
             oldest = 0 if read_ms is None else self._oldest(read_ms)
             accepted = oldest - times <= self._max_behind
             begin = int(np.argmax(accepted)) if accepted.any() else len(times)
@@ -212,11 +213,11 @@ class Watermark:
         return is_first or self.ticks_closed() > 0
 
     def latest_ms(self, opened_ms: int, now_ms: int) -> int:
-        """Return the time that counts as now where a record is judged to be dated ahead.
+        """Return the time, ms, from which on a record counts as dated ahead.
 
-        `now_ms`, unless `by_clock`: then it must not depend on how fast records are read. It is
-        when the clock closes the first of the open ticks, or `opened_ms`, when the shard was
-        opened, if that is later.
+        That is `now_ms`, the wall clock. But with `by_clock` it must not depend on how fast records
+        are read: then it is the time at which the clock will close the first of the open ticks, at
+        least `opened_ms`, when the shard was opened.
         """
         if not self.by_clock or self.watermark is None:
             return now_ms
@@ -229,8 +230,8 @@ class Watermark:
     def commit_due(self) -> bool:
         """Return whether to commit a closed tick now; in a backlog, every `commit_gap_s`.
 
-        `by_clock` at once: a restart goes on from what was committed, and must find the same ticks
-        closed whatever the records held.
+        With `by_clock` always at once: a restart goes on from what was committed, and must find the
+        same ticks closed whatever the records held.
         """
         if self.by_clock:
             return self.has_closed_tick()
@@ -248,23 +249,24 @@ class Watermark:
 
     def _closed_between(self, before: int, mark: int) -> int:
         """Return how many ticks, of all lanes, end after `before` and at or before `mark`."""
-        ends = (
-            (mark - lane.start_ms, before - lane.start_ms, lane.tick_ms)
+        return sum(
+            (mark - lane.start_ms) // lane.tick_ms
+            - (before - lane.start_ms) // lane.tick_ms
             for lane in self._lanes
         )
-        return sum(end // width - begin // width for end, begin, width in ends)
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
-        """Return whether the clock alone closes a tick that nothing else will. Thread-safe.
+        """Return whether to note the end of the log now, so that the clock closes a tick there.
 
-        An end of the log was noted last at `noted_ms`: when it is reached, it closes what had ended
-        then.
+        That is if a tick has ended since the watermark, and since `noted_ms`, when an end was noted
+        last: reading up to that one closes all ticks before. Thread-safe.
         """
         before = self.watermark
         mark = now_ms - self._grace
         if noted_ms is not None:
-            noted = noted_ms - self._grace
-            before = noted if before is None else max(before, noted)
+            noted_mark = noted_ms - self._grace
+            before = noted_mark if before is None else max(before, noted_mark)
+        # Without either, the first end that is reached begins the watermark.
         if before is None:
             return True
         return mark > before and self._closed_between(before, mark) > 0

@@ -82,13 +82,13 @@ def owner_of(key: str, owners: int) -> int:
 def part_owner(owner: int, part: int, owners: int) -> int:
     """Return the owner partition of a part, from 0, of a stream key whose first one is `owner`.
 
-    So an owner has at most one part of a key. Also part of the stored format.
+    So an owner has at most one part of a key. Part of the stored format: never change it.
     """
     return (owner + part) % owners
 
 
 def parts_of(tags: Tags, split: int) -> Codes:
-    """Return the part, from 0, of each item of `tags` (n, 2). Also part of the stored format.
+    """Return the part, from 0, of each item by its tag (n, 2). Never change it: see `owner_of`.
 
     The tag is a hash with a secret key, so nobody can load one part with chosen labels. Its lowest
     32 bits, as a fraction of 2^32, times `split`; others decide its place in an owner's `TagIndex`.

@@ -33,8 +33,9 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
     """Growth of a topic to `partitions`.
 
     The new ones close no tick before `watermark`, source partition 0's at that time: events dated
-    earlier are late. None: no tick was closed yet. Where record keys decide in which partition a
-    user is, they decide among that many from event time `users_from` on, in ms; None: they did not.
+    earlier are late. None: no tick was closed yet. `users_from` is the event time, ms, from which
+    on users are spread over the new ones, too, by the record key; None: nothing relied on where a
+    user's records are when these joined.
     """
 
     topic: str
@@ -144,10 +145,10 @@ class Sources(msgspec.Struct, frozen=True):
 
     @property
     def placements(self) -> tuple[tuple[int, int], ...]:
-        """Return (from event time, number of partitions) of the only topic, oldest first.
+        """Return over how many partitions users are spread: (from event time, number), ascending.
 
-        The last one whose time has come says among how many partitions record keys place users. A
-        growth before the settings relied on that (`users_from` is None) holds from 0 on.
+        For histograms that bound users, which count a single topic. A growth from before they came
+        (`users_from` is None) holds for all of their time, so from 0 on.
         """
         joined = ((growth.users_from or 0, growth.partitions) for growth in self.joined)
         return (0, self.first[0].partitions), *joined
