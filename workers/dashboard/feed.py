@@ -116,7 +116,9 @@ class Feed:
         """Read the topics until cancelled; then close the consumer."""
         consumer = await self._consumer(
             {
+                # Tells `_read` when a partition has been read.
                 "enable.partition.eof": True,
+                # From there if the records at an offset were removed.
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 100,
                 "queued.max.messages.kbytes": 32_768,
@@ -371,7 +373,8 @@ class Feed:
     def _record_error(self, error: KafkaError) -> None:
         """Keep an error that librdkafka's callback gets; `_report_error` uses it.
 
-        It is called within our calls of the consumer, in the feed's thread.
+        A `_refusal` is of this reader, or a failed TLS handshake; `_silence`: no broker answers. It
+        is called within our calls of the consumer, in the feed's thread.
         """
         if _refuses(error) or error.code() == KafkaError._SSL:
             self._refusal = error

@@ -169,7 +169,7 @@ def headers_for(
 def framed_by(host: str, readers: Readers | None) -> str:
     """Return the sites that may show `/?embed` in a frame, as in a Content-Security-Policy.
 
-    They cannot read what is in the frame, and the page changes nothing. One that is local-only is
+    They cannot read what is in the frame, and the page changes nothing. A local-only dashboard is
     for pages of this machine.
     """
     return THIS_MACHINE if readers is None and is_loopback(host) else ANYBODY

@@ -147,7 +147,10 @@ def all_charges(
     others: Iterable[Charge],
     beginning: Mapping[str, int] | None = None,
 ) -> list[Charge]:
-    """Return the merged charges of a worker's owner partitions, and the `others`."""
+    """Return the merged charges of a worker's owner partitions, and the `others`.
+
+    `beginning` is that of `charges_of`.
+    """
     worker = settings.worker.name
     own = (charges_of(worker, state, settings, beginning) for state in states)
     return merge(chain(*own, others))
@@ -366,6 +369,7 @@ class Ceiling:
         most = tuple(
             _most_touched(charge, self.period_ms, begin, end) for charge in charges
         )
+        # Without a period it counts all epochs, and is too large to show anything.
         bound = FullestWindow(None, None, self.epsilon_of(charges, most), most)
         if not locate and self.period_ms is not None and self.holds(bound.epsilon):
             return bound
@@ -471,7 +475,8 @@ def check_ceiling(
 ) -> float | None:
     """Return the epsilon of the fullest period at the ceiling's delta; None without a ceiling.
 
-    Raise SettingsError if the settings alone exceed the ceiling, or a budget cannot be met.
+    `mechanisms` are those of the histograms, if they are built already. Raise SettingsError if the
+    settings alone exceed the ceiling, or a budget cannot be met.
     """
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
@@ -521,7 +526,10 @@ def _charges(
     configs: Sequence[HistogramConfig],
     mechanisms: Iterable[Mechanism],
 ) -> list[Charge]:
-    """Return the charge of one epoch of each histogram, with the field of its stream key."""
+    """Return the charge of one epoch of each histogram, with the field of its stream key.
+
+    It is that of [events] if the histogram names none.
+    """
     charges = map(charge_of, configs, mechanisms)
     return [
         replace(charge, key_field=charge.key_field or settings.events.key)

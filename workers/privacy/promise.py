@@ -57,6 +57,7 @@ def promise_settings(settings: Settings) -> dict[str, Values]:
 def _histogram(settings: Settings, config: HistogramConfig) -> Values:
     """Return a histogram's settings that the promise depends on."""
     values = msgspec.to_builtins(config)
+    # If these two are left out, others take their place.
     values |= {"topic": settings.output_topic(config), "start": config.start_ms}
     if config.keys != "public":
         values["keys"] = sorted(config.keys)

@@ -72,7 +72,7 @@ Status = Literal["running", "left out", "ended"]
 
 
 class Epoch(Record, frozen=True):
-    """An epoch that has published: its ticks, and its mechanism ids over all owner partitions.
+    """An epoch that has published: its ticks, and the ids of its snapshots in all owner partitions.
 
     Without epochs it is all time, and the ids are those of every window, one window after another.
     """
@@ -684,6 +684,7 @@ def _generation(entry: Entry) -> Generation:
         topic=str(life.description.get("topic", "")),
         unit=life.unit,
         tick_ms=grid.tick_ms,
+        # Where users are charged for periods, the grid's horizon is a period.
         horizon=grid.horizon if period is None else None,
         user_period=None if period is None else period.ticks,
         rho=life.rho,

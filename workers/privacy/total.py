@@ -101,6 +101,7 @@ def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Compose
         for name, probability in cost.failures:
             failures.setdefault(name, []).append((probability, cost.times))
     summed = _sum((_own_epsilon(cost), 1) for cost in costs)
+    # A single cost, once and at its own delta, keeps the epsilon that its snapshots state.
     epsilon: float | None = summed
     if len(costs) > 1 or costs[0].times > 1 or delta > least:
         epsilon = epsilon_at(costs, delta)
@@ -372,7 +373,10 @@ def _failures(counted: _Counted, epsilon: float) -> Fraction:
 
 
 def _sampling_growth(of_event: float, of_person: float) -> float:
-    """Return the factor of an event's sampling error, given its epsilon and the person's."""
+    """Return the factor by which sampling errors grow (see the module) from an event to a person.
+
+    `of_event` and `of_person` are their epsilons.
+    """
     if of_person > _LARGEST_EXPONENT:
         return 1e300  # no guarantee is left
     grown = (1 + math.exp(of_person)) / (1 + math.exp(of_event))
@@ -569,7 +573,7 @@ def _weekly(groups: Sequence[Sequence[Charge]], days: int | None) -> Loss | None
     lengths = [charge.epoch_ms for charge in chain(*groups) if charge.epoch_ms]
     if not lengths:
         return None
-    # Events in the longest epoch, and weeks, which are the most epochs with an event.
+    # The most events in an epoch; and the most epochs with an event, one for each week.
     in_epoch = -(-max(lengths) // _WEEK_MS)
     weeks = 1 if days is None else -(-days * DAY_MS // _WEEK_MS)
     epochs, paid = _costs_over(groups, days, at_most=weeks)
@@ -745,6 +749,7 @@ def total_of(charges: Sequence[Charge]) -> Total:
         for key, paid in (*declared, undeclared):
             if paid:
                 key_of.setdefault(paid, key)
+    # For users, or where every event pays the same: all charges, and no key is named.
     if len(key_of) <= 1:
         key_of = {frozenset(range(len(charges))): None}
     groups = [[charges[i] for i in sorted(paid)] for paid in key_of]

@@ -15,12 +15,12 @@ place, and a row without its counts, its head (`queries`).
 import io
 import itertools
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 import numpy as np
@@ -71,10 +71,8 @@ class TicksGone(Exception):
     """Ticks of an answer were removed by retention while it was sent."""
 
 
-class Piece(Protocol):
-    """A query on the history that returns an open file: the next bytes of an answer."""
-
-    def __call__(self, cursor: Database) -> BinaryIO: ...
+Piece = Callable[[Database], BinaryIO]
+"""A query on the history that returns an open file: the next bytes of an answer."""
 
 
 class HistoryFile:

@@ -68,6 +68,7 @@ class Backlog:
         with self._lock:
             # Offsets that go back are of a topic that was deleted and made again.
             made_anew = offset < self._ends[where]
+            # A record comes before the end, the message that a partition has ended is at it.
             is_record = message.error() is None
             self._ends[where] = offset + is_record
             self._messages.append(message)

@@ -109,6 +109,7 @@ class StoredRange(NamedTuple):
 
         None: all ticks. Steps of whole quarters of an hour need only the coarse rows.
         """
+        # Steps begin at `since`: do all of them end with a quarter?
         since = span.since or 0
         aligned = (
             step is not None and step % QUARTER_MS == 0 and since % QUARTER_MS == 0
@@ -162,7 +163,7 @@ def locate(cursor: Database, stream: Stream) -> StoredRange:
     ticks_ms = _end(cursor, "ticks", number, ticks, first_ms)
     quarters_ms = _end(cursor, "quarters", number, quarters, first_ms)
     if ticks:
-        # The first tick may be gone: the oldest that is left is in a coarser level.
+        # Ticks were removed: the oldest that is left may be in a coarser level.
         coarser = f"{_rows('quarters', 'heads', number, 'true')} union all {_rows('epochs', 'heads', number, 'true')}"
         oldest = first(cursor, f"select min(end_ms) from ({coarser})")
         first_ms = ticks_ms

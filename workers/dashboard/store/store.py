@@ -354,7 +354,7 @@ class Store:
         newest = max(ends.values(), default=0)
         for level, keep_ms in self._keep_ms.items():
             since_ms = newest - self._thinned_ms.get(level, 0)
-            # At least 1: not again before a new tick.
+            # Every 1/THIN_EVERY of the retention, but not again before a new tick.
             if since_ms >= max(keep_ms // THIN_EVERY, 1):
                 thin(database, ends, {level: keep_ms})
                 self._thinned_ms[level] = newest

@@ -293,7 +293,7 @@ class Writer:
         self._series_numbers: dict[tuple[object, ...], int] = {}
         self._last_tick: dict[int, int] = {}
         self._item_of: dict[str, int] = {}
-        # By stream.
+        # The newest tick of each stream.
         self._newest: dict[int, _Newest] = {}
         #: By histogram: the end of its newest tick, ms.
         self.ends: dict[str, int] = {}

@@ -102,7 +102,7 @@ def _changes(
         window = min(length // config.tick_ms, last)
         ticks = _spaced(window, last, _WINDOW_TICKS).tolist()
         sds = [mechanism.difference_sd(t, t - window) for t in ticks]
-        # If the noise of the counts at both ends were independent.
+        # If the noise of the counts at both ends were independent; an epoch begins without any.
         apart_variances = [
             mechanism.sd(t) ** 2
             + (mechanism.sd(t - window) ** 2 if t > window else 0.0)
@@ -149,7 +149,7 @@ def half_width_95(law: str, sd: float) -> float | None:
 
 
 def worst_of_all(law: str, sd: float, counts: int, beta: float) -> float:
-    """Bound the error of all counts at once, of at most this sd, with probability 1 - beta."""
+    """Bound the error of so many counts at once, of at most this sd, but for probability beta."""
     if law == "laplace":
         q = laplace_q(sd)
         return math.log(2 * counts / (beta * (1 + q))) / -math.log(q)
@@ -267,6 +267,7 @@ def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
     edges = np.unique(np.round(spread(1, last + 1, BUCKETS + 1)).astype(np.int64))
     firsts = edges[:-1].tolist()
     lasts = (edges[1:] - 1).tolist()
+    # At most 256 ticks of a range are looked at.
     ticks = [_spaced(*ends, 256) for ends in zip(firsts, lasts, strict=True)]
     begins = np.cumsum([0, *map(len, ticks[:-1])])
     # In one call: numpy's cost is a call's, not an element's.

@@ -66,17 +66,22 @@ def noise_of_window(noise: Noise, window: WindowPlan) -> Noise:
 
 def thresholds_of_windows(plan: WithoutEpochs) -> Thresholds | None:
     """Return the least and the greatest threshold; None where all labels are shown."""
-    shown = [window for window in plan.windows if window.threshold is not None]
-    if not shown:
+    thresholds = [
+        (window.threshold, window)
+        for window in plan.windows
+        if window.threshold is not None
+    ]
+    if not thresholds:
         return None
-    most = max(shown, key=lambda window: window.threshold or 0.0)
+    most, window = max(thresholds, key=lambda pair: pair[0])
+    least, _ = min(thresholds, key=lambda pair: pair[0])
     return Thresholds(
         meaning=_SHOWN,
-        least=min(window.threshold or 0.0 for window in shown),
-        most=most.threshold or 0.0,
-        most_tick=most.worst_tick,
+        least=least,
+        most=most,
+        most_tick=window.worst_tick,
         ticks_computed=plan.period,
-        likely_from=most.likely_from or 0,
+        likely_from=window.likely_from or 0,
     )
 
 
