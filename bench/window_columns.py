@@ -21,7 +21,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 
 ONE = (1_800,)
 THREE = (30, 1_800, 43_200)
-HOPS = [default_hop(window) for window in THREE]
+HOPS = tuple(map(default_hop, THREE))
 LONGEST_HOP = 512
 HORIZON = 1 << 16
 FIRST = 100_001
@@ -32,7 +32,7 @@ def measure(rows: int, ticks: int, rho_item: float) -> str:
     stream = NoiseKey(bytes(32)).stream(bytes(16))
     tags = np.random.default_rng(1).integers(0, 2**64, size=(rows, 2), dtype=np.uint64)
     lifted = make_counter("lifted", HORIZON, rho_item).columns(stream)
-    one = LineColumns(line_counters(ONE, [1], rho_item), stream)
+    one = LineColumns(line_counters(ONE, (1,), rho_item), stream)
     three = LineColumns(line_counters(THREE, HOPS, rho_item), stream)
     first = FIRST % HORIZON
     subjects: list[tuple[str, Callable[[int, Tags], object], int, int]] = [

@@ -274,7 +274,7 @@ def _compile_noise() -> None:
             counter.draw(stream, 1, words)
     # The same for windows without epochs.
     for rho_item in (1.0, 1e-12):
-        windows = LineColumns(line_counters([2], [1], rho_item), stream)
+        windows = LineColumns(line_counters((2,), (1,), rho_item), stream)
         for t in (1, 2):
             windows.at(t, np.zeros((2 * t - 1, 2), dtype=np.uint64))
 

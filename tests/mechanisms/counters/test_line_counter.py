@@ -33,13 +33,13 @@ RHO = 0.05
 
 
 # (windows, hops)
-BOARDS = [
-    ([1], [1]),
-    ([2], [2]),
-    ([6], [1]),
-    ([5, 16], [4, 1]),
-    ([7, 30, 150], [1, 8, 2]),
-    ([3, 64, 1_000], [2, 64, 16]),
+BOARDS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((1,), (1,)),
+    ((2,), (2,)),
+    ((6,), (1,)),
+    ((5, 16), (4, 1)),
+    ((7, 30, 150), (1, 8, 2)),
+    ((3, 64, 1_000), (2, 64, 16)),
 ]
 
 
@@ -79,7 +79,7 @@ def test_weights_are_those_of_the_record() -> None:
 
 @pytest.mark.parametrize(("windows", "hops"), BOARDS)
 def test_every_node_has_its_share_of_the_cost(
-    windows: list[int], hops: list[int]
+    windows: tuple[int, ...], hops: tuple[int, ...]
 ) -> None:
     counters = line_counters(windows, hops, RHO)
     levels = counters[0].levels
@@ -104,7 +104,7 @@ def spent(counter: LineCounter) -> Fraction:
 
 @pytest.mark.parametrize(("windows", "hops"), BOARDS[:5])
 def test_an_event_costs_at_most_what_is_stated(
-    windows: list[int], hops: list[int]
+    windows: tuple[int, ...], hops: tuple[int, ...]
 ) -> None:
     (counter, *_) = line_counters(windows, hops, RHO)
     least = Fraction(995, 1000) if len(windows) == 1 else Fraction(95, 100)
@@ -143,7 +143,7 @@ def counted(counter: LineCounter, t: int) -> list[int]:
 
 @pytest.mark.parametrize(("windows", "hops"), BOARDS[:5])
 def test_the_noise_of_a_window_is_that_of_its_ticks(
-    windows: list[int], hops: list[int]
+    windows: tuple[int, ...], hops: tuple[int, ...]
 ) -> None:
     for counter in line_counters(windows, hops, RHO):
         for t in (1, 2, counter.window + 1, 5 * counter.most_ticks + 3):
@@ -161,7 +161,7 @@ def test_a_begin_off_by_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("windows", "hops"), BOARDS)
 def test_a_window_is_a_difference_of_two_places_of_the_path(
-    windows: list[int], hops: list[int]
+    windows: tuple[int, ...], hops: tuple[int, ...]
 ) -> None:
     """In exact numbers, from tick 1 on: the begin of the first ticks is below 0."""
     for counter in line_counters(windows, hops, RHO):
@@ -180,7 +180,7 @@ def test_a_window_is_a_difference_of_two_places_of_the_path(
 
 @pytest.mark.parametrize(("windows", "hops"), BOARDS)
 def test_the_variance_by_tick_is_that_of_the_nodes(
-    windows: list[int], hops: list[int]
+    windows: tuple[int, ...], hops: tuple[int, ...]
 ) -> None:
     for counter in line_counters(windows, hops, RHO):
         period = 1 << counter.levels
@@ -210,8 +210,8 @@ def test_the_worst_tick_of_a_long_window_is_bounded_and_the_mean_close(
 ) -> None:
     """Beside every tick of a period: the search leaves out most of them."""
     for counter in (
-        *line_counters([window], [hop], RHO),
-        *line_counters([30, window], [1, hop], RHO),
+        *line_counters((window,), (hop,), RHO),
+        *line_counters((30, window), (1, hop), RHO),
     ):
         period = 1 << counter.levels
         found = counter.variances(np.arange(1, period + 1))
@@ -225,7 +225,7 @@ def test_the_worst_tick_of_a_long_window_is_bounded_and_the_mean_close(
 
 
 def test_reach_levels_and_rest_are_those_of_the_record() -> None:
-    (counter,) = line_counters([1_800], [16], RHO)
+    (counter,) = line_counters((1_800,), (16,), RHO)
     assert (counter.most_ticks, counter.levels) == (1_815, 11)
     assert levels_of(1) == levels_of(2) == 1
     assert rest_of(11, 1_815) == 1_815 + 3 * 2**11 - 2

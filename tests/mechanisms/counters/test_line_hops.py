@@ -37,11 +37,11 @@ def errors(counter: LineCounter) -> tuple[float, float]:
 @pytest.mark.slow
 def test_errors_without_hops_are_within_a_percent_of_the_record() -> None:
     for name, error in ERRORS:
-        (counter,) = line_counters([int(name.replace(",", ""))], [1], RHO)
+        (counter,) = line_counters((int(name.replace(",", "")),), (1,), RHO)
         assert errors(counter)[0] == pytest.approx(float(error), rel=0.01)
     # The working paper's: root mean squares, and three windows in one noise with kappa 7/10.
     for window, rms in ((30, 2.69), (150, 3.42), (1_800, 4.64)):
-        (counter,) = line_counters([window], [1], RHO)
+        (counter,) = line_counters((window,), (1,), RHO)
         assert errors(counter)[1] == pytest.approx(rms, rel=0.01)
     for windows, worst in (
         ((30, 150, 1_800), (3.23, 3.93, 4.86)),
@@ -59,9 +59,9 @@ def test_errors_with_hops_are_those_of_the_record() -> None:
     assert len(rows) == 6
     for row in rows:
         windows, hops, worst, rms = (cell.split("; ") for cell in row)
-        ticks = [int(window.replace(",", "")) for window in windows]
+        ticks = tuple(int(window.replace(",", "")) for window in windows)
         assert [str(default_hop(window)) for window in ticks] == hops
-        counters = line_counters(ticks, [default_hop(window) for window in ticks], RHO)
+        counters = line_counters(ticks, tuple(map(default_hop, ticks)), RHO)
         found = [errors(counter) for counter in counters]
         assert [f"{error:.2f}" for error, _ in found] == worst
         assert [f"{error:.2f}" for _, error in found] == rms

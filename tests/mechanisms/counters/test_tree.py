@@ -28,7 +28,7 @@ def test_blocks_of_a_release_partition_its_prefix(
     counter = TreeCounter(horizon, 0.1, radix)
     for t in range(1, horizon + 1):
         covered: list[int] = []
-        for level, first, last in counter._blocks(t):
+        for level, first, last in counter._tree.blocks(t):
             width = counter.radix**level
             covered += range(first * width + 1, last * width + 1)
         assert sorted(covered) == list(range(1, t + 1))
@@ -130,7 +130,7 @@ def test_blocks_of_an_unbounded_release_partition_its_prefix(t: int) -> None:
     """End to end from 1 to t, by block ends: the prefix is too long to list."""
     counter = TreeCounter(None, 0.01)
     ends = [0]
-    for level, first, last in counter._blocks(t):
+    for level, first, last in counter._tree.blocks(t):
         assert first * counter.radix**level == ends[-1]
         assert 0 < last - first < counter.radix
         ends.append(last * counter.radix**level)

@@ -106,7 +106,7 @@ def test_a_truth_that_forgets_a_tick_late_is_found(tmp_path: Path) -> None:
     own = Exact.__init__
 
     def longer(self: Exact, *of: Any, windows: Any, **more: Any) -> None:
-        late = line_counters([one.window + 1 for one in windows], [1, 1], 1.0)
+        late = line_counters(tuple(one.window + 1 for one in windows), (1, 1), 1.0)
         own(self, *of, windows=late, **more)
 
     with patch.object(Exact, "__init__", longer):

@@ -79,18 +79,18 @@ _BLOCKS_MOST = 3
 class ActiveCurve(LineCurve):
     """The variance of the noise N(t) by tick t, at the worst, and on average.
 
-    The searches are those of `LineCurve`, which has the variance of a difference N(t) - N(b), b =
-    t - W. Here nothing is subtracted, so W = 0. The variance changes at most half as fast with t as
-    `LineCurve` allows for, so its bound on what the search misses (`slack`) holds here too.
+    The searches are those of `LineCurve`, which has the variance of a difference N(t) - N(b) by
+    s = t - W. Here nothing is subtracted, so W = 0 and s = t. The variance changes at most half as
+    fast with t as `LineCurve` allows for, so its bound on what the search misses (`slack`) holds.
     """
 
     def __init__(self, by_level: tuple[float, ...]) -> None:
         super().__init__(by_level, window=0, hop=1)
 
     def _part(self, level: int, since: Longs) -> Floats:
-        """Return what a level (levels + 1: ends) adds to the variance at ticks `since` (n,).
+        """Return what a level (levels + 1: ends) adds to the variance of N(t) at ticks t = `since`.
 
-        `since` is t - W in the base class, here t itself.
+        `LineCurve` calls it with t - W, and W is 0 here.
         """
         # Ends belong to blocks of 2^L places, as the highest level does.
         width = min(level, self._levels)
@@ -113,14 +113,15 @@ class ActiveCounter(WindowCounter):
     kind = "active"
 
     def __init__(self, window: int, hop: int, period: int, rho_item: float) -> None:
+        """Compute the variances of nodes with which a period costs `rho_item`, and `overlap`."""
         check_rho_item(rho_item)
         check_window(window, hop)
         if not 1 <= period <= window:
             raise ValueError(
                 f"period = {period}: must be from 1 to the window's {window} ticks"
             )
-        # An event counts for at most `most_ticks`; a user's events of one period, the last of them
-        # period - 1 ticks after the first, change a(t) in at most `changed_ticks`.
+        # An event is in the window for at most `most_ticks`. Of a user's events of one period the
+        # last is at most period - 1 ticks after the first: they change a(t) in `changed_ticks`.
         most_ticks = window + hop - 1
         changed_ticks = period + most_ticks - 1
         levels = levels_of(changed_ticks)
@@ -133,10 +134,11 @@ class ActiveCounter(WindowCounter):
         s2 = cost / (2 * Fraction(rho_item))
         super().__init__(window, hop, levels, s2, weights(levels), rho_item)
         self.period = period
-        # The most that n periods of a user cost in all, as a multiple of n times one period's cost.
-        # They lie in at most n groups of consecutive periods, a group no longer than a window, so
-        # that its events change the counts of one interval of ticks. Nodes reach less than 4 * 2^L
-        # ticks, so the intervals of every `classes`-th group share none.
+        # By what factor n periods of a user cost more than n times one period, at most. They lie in
+        # at most n groups of consecutive periods, a group no longer than a window, so that its
+        # events change the counts of one interval of ticks. Nodes reach less than 4 * 2^L ticks, so
+        # the intervals of every `classes`-th group share none, and their costs add up. Together the
+        # `classes` sets of such groups cost at most `classes` times as much.
         group_ticks = (window // period) * period
         classes = 1 + math.ceil(Fraction((4 << levels) + most_ticks - 1, group_ticks))
         self.overlap = classes * cost_of(levels, group_ticks + most_ticks - 1) / cost
@@ -169,15 +171,16 @@ class ActiveCounter(WindowCounter):
 class ActiveColumns:
     """A single-threaded cache of one window's noise, bit for bit what `ActiveCounter.draw` gives.
 
-    The rows are moved by a `Cursor` of `line`, for which the path of a block begins at 0 and rises
-    by a step to its end. Here that step is z_e at the block's end: the cursor's noise lacks the end
-    of the block before, times 1 - u_L, which `at` adds. Where a cursor enters the next block it
-    subtracts the step from what it keeps: there 1 - u_L goes from 0 to 1.
+    The rows are moved by a `Cursor` of `line`, for which the path of a block of 2^L places begins
+    at 0 and rises by a step to its end. Here that step is z_e of the block's end, and the path
+    begins at z_e of the block before: the cursor's noise lacks that end, times 1 - u_L, and `at`
+    adds it.
     """
 
     def __init__(self, counter: ActiveCounter, stream: NoiseStream) -> None:
         self._counter = counter
         self._stream = stream
+        # It keeps the end of the block before, as a step.
         self._cursor = Cursor(counter, stream, keeps_step=True)
         # Where `decide` lists the rows of a chunk that it leaves undecided.
         self._undecided = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
@@ -209,8 +212,8 @@ class ActiveColumns:
         for row in range(0, rows, CHUNK_ROWS):
             part = tags[row : row + CHUNK_ROWS]
             cursor.move_chunk(part, row)
-            # The cursor's noise has u_L of this block's end. The end of the block before adds
-            # 1 - u_L of it: end * ticks_left / 2^L, rounded down, in two products that fit 64 bits.
+            # The cursor's noise has this block's end, times u_L. Added is the end of the block
+            # before, times 1 - u_L = ticks_left / 2^L, rounded down: two products that fit 64 bits.
             end = cursor.step_before(row, len(part)).astype(np.int64)
             whole = end >> counter.levels
             rest = end - (whole << counter.levels)
@@ -238,9 +241,9 @@ def rest_of(levels: int) -> int:
 
 
 def weights(levels: int) -> list[Fraction]:
-    """Return the weights w of levels 1..L and of ends, chosen for little noise (found by search).
+    """Return the weights w of levels 1..L and of ends; a node of weight w has variance s2 / w.
 
-    A node of weight w has the variance s2 / w. The finest and the highest levels differ.
+    A search for little noise found them: 1, but for the finest and the two highest levels.
     """
     by_level = []
     for level in range(1, levels + 1):

@@ -45,7 +45,8 @@ from workers.runtime.frozen import Frozen, memoized, read_only
 LONGEST_HORIZON = 1 << 40
 # A node's further words are in the same half of cells with further numbers; k is below 2^41.
 _FURTHER = 1 << 48
-# Of `fixed_point`, bits behind the point: fewer leave too many rows undecided, more decide few.
+# Of `fixed_point`, bits behind the point. Of 32-bit numbers: with fewer than 15 too many rows are
+# undecided, more than 24 decide few more. Of 64-bit ones.
 _LEAST_POINT = 15
 _MOST_POINT = 24
 _WIDE_POINT = 20
@@ -54,7 +55,7 @@ _WIDE_POINT = 20
 _LARGEST_VARIANCE = 1 << 48
 # A bound on |z| of a number that is computed in floats.
 _LARGEST_Z = 10
-# Of `Counter._with_small`: digits of a number, and a word with no part in the sum.
+# Of `Counter._with_small`: digits of a number, and a word that `normal.fine` can read.
 _SMALL_DIGITS = 20
 _ANY_WORD = np.uint64(1 << 63)
 
@@ -216,7 +217,7 @@ class Counter(Frozen):
         return out
 
     def reals(self, stream: NoiseStream, t: int, tags: Tags) -> tuple[Floats, float]:
-        """Return N of every row at tick t, and by how much it may be off; NaN if unknown."""
+        """Return N of every row at tick t, NaN where floats cannot tell; and its error bound."""
         terms = _terms(self, t)
         noise = np.empty(len(tags))
         # So many rows have CHUNK_ROWS words together, the most that are drawn in one call.
@@ -243,10 +244,10 @@ class Counter(Frozen):
         return out
 
     def _with_small(self, stream: NoiseStream, terms: _Terms, tag: Tags) -> float:
-        """Return N of one item with words too small for `normal.fine`, from a second word each.
+        """Return N of one item some of whose words are too small for `normal.fine`.
 
-        NaN if both words of a node are too small. `exact` would take 5 ms a node (measured):
-        minutes a tick for a row of sqrt.
+        Those nodes are computed from a second word each; NaN if that is too small as well. `exact`,
+        for all nodes, would take 5 ms a node (measured): minutes a tick for a row of sqrt.
         """
         out = np.zeros(1)
         for first in range(0, len(terms.cells), CHUNK_ROWS):
@@ -256,17 +257,19 @@ class Counter(Frozen):
             factors = terms.factors[some]
             words = stream.chunk(tag, cells).reshape(-1, 1, 2).copy()
             of_nodes = words[np.arange(len(halves)), 0, halves]
+            # Twice, as the lowest bit of a word is the sign.
             small = np.flatnonzero(of_nodes < np.uint64(2 * normal.FINE_LEAST)).tolist()
-            # The other nodes in floats; small ones with factor 0, and a word that gives a number.
+            # All nodes in floats, but the small ones with factor 0, and a word that gives a number.
             words[small] = _ANY_WORD
             others = factors.copy()
             others[small] = 0
             add_fine(words, halves, others, normal.table(), out)
+            # Then the small ones, one by one.
             for i in small:
                 level, number = map(int, cells[i])
                 further = stream.words(tag, (level, number + _FURTHER))[0, halves[i]]
                 sign, v = _sign_and_rest(int(of_nodes[i]) << 64 | int(further), 2)
-                # All bits of the first word but the sign are 0.
+                # All bits of the first word but the sign are 0: two words do not tell enough.
                 if v < 1 << 64:
                     return math.nan
                 # p is in [v, v + 1] / 2^128: its middle.
@@ -302,6 +305,7 @@ class Counter(Frozen):
         small = Fraction(1, 10**digits)
         lower = upper = Fraction(0)
         for (level, k), a in self.nodes(t).items():
+            # The node's words, each below the one before; further ones are in cells of their own.
             value = 0
             for further in range(words):
                 word = stream.words(tag, (level, (k >> 1) + _FURTHER * further))[
@@ -366,7 +370,10 @@ def _terms(counter: Counter, t: int) -> _Terms:
 
 
 class FixedPoint(NamedTuple):
-    """How a cache keeps noise: in units of 2^-point, off by at most `error` units at a tick."""
+    """How a cache keeps noise: as whole units of 2^-point, off by at most `error` units at a tick.
+
+    `dtype` is the type of the numbers that a row keeps.
+    """
 
     point: int
     error: int
@@ -388,7 +395,8 @@ def fixed_point(
     A node is off by at most 1 + ROUGH_ERROR sd 2^point units. The factor allows for floats: up to
     5,000 roundings of a node, or of a sum it is in, by 6.4 2^-53 sd each.
     """
-    # The most bits behind the point with which the largest number fits 32 bits, or else 64 bits.
+    # The most bits behind the point with which the largest number fits 32 bits, one of them the
+    # sign; where these are too few, 64 bits.
     point = min(31 - math.ceil(math.log2(normal.LARGEST * largest + 1)), _MOST_POINT)
     dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
     if point < _LEAST_POINT:
@@ -434,7 +442,8 @@ class Columns:
     def reals(self, t: int, tags: Tags) -> tuple[Floats, ...]:
         """Return, for each counter (here one), the noise of every row before rounding, (n,).
 
-        It is off by at most the error of `fixed_point`.
+        It is off by at most the error of `fixed_point`. From the first call on, `at` returns units
+        of 2^-point: a cache serves either `at` or `reals`.
         """
         self._rounds = False
         units = self.at(t, tags)
@@ -485,7 +494,7 @@ def reals_of(
     units: Longs,
     inexact: Iterable[int],
 ) -> Floats:
-    """Return the noise that `units` of 2^-point are, (n,), before rounding.
+    """Return noise in `units` of 2^-point (n,) as real numbers.
 
     That of `inexact` rows, which had a word too small for the units, is drawn again in floats.
     """

@@ -16,7 +16,8 @@ Why: the least error of the counters that need no state and few nodes a tick.
     K           p >> j, the block of level j that begins at or before p
     u_j         (p mod 2^j) / 2^j, how far p is into it
     D           `_denominator` = 8 * 2^h: all coefficients are multiples of 1 / D
-    w_(j,k)     `weights`: of level j inside, and of its first and last node; s2_v = s2 / w_v
+    w_(j,k)     `weights`: of level j inside, and at its edges, its first and last node;
+                s2_v = s2 / w_v
     L           `cost_of_levels`, at least sum_(j >= 1) w_v C[v, t]^2 at every t; S = L + w_total
     s2          S / (2 rho_item), rounded up
     r_j         kept of a row (an item): N_(j-1)(2K + 2), at the right end of block K of level j,
@@ -91,8 +92,6 @@ _OF_LEVELS = (
 )
 _OF_UNBOUNDED = Fraction(12717, 4096)
 
-NO_WORDS = read_only(np.empty((0, 0, 2), dtype=np.uint64))
-
 # In place of a cell's number: the node's number is in the state; the node is not needed.
 STORED = -2
 UNUSED = -1
@@ -102,7 +101,7 @@ class Step(NamedTuple):
     """Where `descend` finds the node of a level's block, and those of the blocks beside it.
 
     A cell of words has two nodes, its halves 0 and 1. "Next" and "last" are the nodes of the block
-    after and of the one before. Cells are numbers of those drawn, or `STORED`, or `UNUSED`.
+    after and of the one before. A cell is its place in `Plan.cells`, or `STORED`, or `UNUSED`.
     """
 
     cell: int
@@ -118,8 +117,8 @@ class Step(NamedTuple):
 class Plan(NamedTuple):
     """What `descend` needs to move rows to a place, from the one before or from nothing.
 
-    `cells` (cells, 2) are those whose words are to be drawn; the other fields are its arguments, in
-    its order.
+    `cells` (cells, 2) are those whose words are to be drawn; the other fields are arguments of
+    `descend`, in its order.
     """
 
     cells: Words
@@ -147,13 +146,13 @@ _KEPT_BITS = 12
 class LiftedCurve(Frozen, Curve):
     """The variance of the noise at some ticks, at the worst, and on average.
 
-    `by_level` is s2 of nodes inside a level and of its first and last one, 0 the total's.
+    `by_level` has s2 of nodes, (inside, edge) by level; level 0 is the total. It adds up
 
         part of j    (c - e)^2 s2_K + (a / 8)^2 s2_(K-1) + (b / 8)^2 s2_(K+1), c = min(u, 1 - u),
                      a = 1 - u, b = u, e = (a + b) / 8; a or b is 0 at an edge
         total        (p / 2^h)^2 s2_total
 
-    Worst place: the parts depend on p's low bits level by level, so the search goes bit by bit,
+    Worst place: the part of level j depends on p's lowest j bits, so the search adds bit by bit,
     with the parts of nodes inside a level. Of the places that agree in their 12 highest bits so far
     it keeps only the best: later parts differ between them by less than 2^-11 of one node's
     variance. The places found are compared with their true variances, edges included.
@@ -169,11 +168,7 @@ class LiftedCurve(Frozen, Curve):
         places = ticks + self._offset
         total = (places / 2.0**self._levels) ** 2 * self._by_level[0][0]
         for level in range(1, self._levels + 1):
-            k, (before, own, after) = coefficients_at(places, level, self._levels)
-            total += own**2 * self._variance_of(level, k)
-            beside = before**2 * self._variance_of(level, k - 1)
-            beside += after**2 * self._variance_of(level, k + 1)
-            total += beside
+            total += self._part(level, places)
         return total
 
     def variance(self, ticks: Longs) -> Floats:
@@ -197,6 +192,13 @@ class LiftedCurve(Frozen, Curve):
         noise = (self._sum(self._offset + last) - self._sum(self._offset)) / last
         return noise + ROUNDING
 
+    def _part(self, level: int, places: Longs | Floats) -> Floats:
+        """Return a level's part of the variance at places."""
+        k, (before, own, after) = coefficients_at(places, level, self._levels)
+        beside = before**2 * self._variance_of(level, k - 1)
+        beside += after**2 * self._variance_of(level, k + 1)
+        return own**2 * self._variance_of(level, k) + beside
+
     def _last(self, level: int) -> int:
         return (1 << (self._levels - level)) - 1
 
@@ -205,9 +207,10 @@ class LiftedCurve(Frozen, Curve):
         return np.where((node == 0) | (node == self._last(level)), edge, inside)
 
     def _grids(self) -> list[Longs]:
-        """Return, for k = 0..h, the values of p's lowest k bits that may be noisiest.
+        """Return, for k = 0..h, the values of p's lowest k bits that may be noisiest, ascending.
 
-        Of those that agree in their highest 12 bits, that is the one with most variance so far.
+        Up to k = 12 all values. From there on, of those that agree in their highest 12 bits, only
+        the one with most variance in levels 1..k: the class bounds what that misses.
         """
         bits = np.zeros(1, dtype=np.int64)
         variance = np.zeros(1)
@@ -220,7 +223,7 @@ class LiftedCurve(Frozen, Curve):
             inside, _ = self._by_level[level]
             variance = np.concatenate((variance, variance)) + part * inside
             if level > _KEPT_BITS:
-                # Neighbours differ in the lowest of the highest 13 bits: keep the better one.
+                # Entries 2 i and 2 i + 1 differ in the lowest of their highest 13 bits alone.
                 pairs = variance.reshape(-1, 2)
                 best = pairs.argmax(axis=1) + np.arange(0, len(variance), 2)
                 bits = bits[best]
@@ -229,96 +232,60 @@ class LiftedCurve(Frozen, Curve):
         return grids
 
     def _sum(self, place: int) -> float:
-        """Return the sum of the variances of places 0..place."""
+        """Return the sum of the variances of places 0..place, for `mean`.
+
+        In closed form, block by block: an epoch may have 2^40 places.
+        """
         # The total's part: the sum of squares of 0..place, over 4^h.
         squares = place * (place + 1) * (2 * place + 1) // 6
         total = self._by_level[0][0] * (squares / 4**self._levels)
         for level in range(1, self._levels + 1):
-            blocks, rest = divmod(place + 1, 1 << level)
-            whole = _moments(level, 1 << level)
+            # Whole blocks, and the first places of the next one.
+            width = 1 << level
+            blocks, rest = divmod(place + 1, width)
             last = self._last(level)
-            # The four blocks at and beside the edges have sums of their own, all others the same
-            # one: block 2 has it wherever there are others.
+            # Blocks 0, 1 and the last two use nodes at an edge, so they have sums of their own. All
+            # others have that of block 2.
             special = {k for k in (0, 1, last - 1, last) if 0 <= k < blocks}
-            total += math.fsum(self._block_sum(level, k, whole) for k in special)
-            if (others := min(blocks, last + 1) - len(special)) > 0:
-                total += others * self._block_sum(level, 2, whole)
-            total += self._block_sum(level, blocks, _moments(level, rest))
+            others = min(blocks, last + 1) - len(special)
+            *sums, sum_of_others = self._block_sums(
+                level, np.array([*special, 2]), width
+            )
+            total += sum(sums) + others * sum_of_others
+            total += self._block_sums(level, np.array([blocks]), rest)[0]
         return float(total)
 
-    def _block_sum(self, level: int, k: int, m: "_Moments") -> float:
-        """Return the sum of a level's part of the variance over the first places of block k.
+    def _block_sums(self, level: int, k: Longs, n: int) -> Floats:
+        """Return, for blocks k (m,), the sum of a level's part of the variance over n first places.
 
-        `m` has the sums over these places of 1 (n), u, u^2 (uu), c = min(u, 1 - u), c^2 and c u.
+        In either half of a block the part is a quadratic function of the place. So its sum there
+        follows from three values: at the first place, at the last, and halfway between them.
         """
-        last = self._last(level)
-        if k > last:  # the end of the last block: u is 0, and nothing has a part
-            return 0.0
-        # 1 where the block has an end inside, whose nodes beside have a part.
-        left = float(k > 0)
-        right = float(k < last)
-        nodes = np.array([k, k - 1, k + 1])
-        own, before, after = self._variance_of(level, nodes).tolist()
-        # The sum of (c - e)^2, with 8 e = left (1 - u) + right u = left + slope u.
-        slope = right - left
-        of_own = (
-            m.cc
-            - (left * m.c + slope * m.cu) / 4
-            + (left**2 * m.n + 2 * left * slope * m.u + slope**2 * m.uu) / 64
-        )
-        # Of ((1 - u) / 8)^2, and of (u / 8)^2.
-        of_before = left * (m.n - 2 * m.u + m.uu) / 64
-        of_after = right * m.uu / 64
-        return float(own * of_own + before * of_before + after * of_after)
+        half = 1 << (level - 1)
+        total = np.zeros(len(k))
+        for first, stop in ((0, min(n, half)), (half, n)):
+            places = stop - first
+            if places < 1:
+                continue
+            three = np.array([[0], [(places - 1) / 2], [places - 1]])
+            begin, middle, end = self._part(level, (k << level) + first + three)
+            # The mean of x^2 over as many x, evenly spread from -1 to 1.
+            square = (places + 1) / (3 * (places - 1)) if places > 1 else 0.0
+            total += places * (middle + ((begin + end) / 2 - middle) * square)
+        return total
 
 
 def coefficients_at(
-    places: Longs, level: int, levels: int
+    places: Longs | Floats, level: int, levels: int
 ) -> tuple[Longs, tuple[Floats, Floats, Floats]]:
-    """Return K = p >> level of places (n,), and the coefficients of nodes K - 1, K and K + 1."""
+    """Return a level's blocks K at places, and the coefficients of nodes K - 1, K and K + 1."""
     last = (1 << (levels - level)) - 1
-    k = places >> level
-    u = (places & ((1 << level) - 1)) / 2.0**level
+    k = np.floor(places / 2.0**level).astype(np.int64)
+    u = places / 2.0**level - k
     # Beyond the last block, at place 2^h, u is 0: no node has a part.
     a = (1 - u) * ((k > 0) & (k <= last))
     b = u * (k < last)
     return k, (-a / 8, np.minimum(u, 1 - u) - (a + b) / 8, -b / 8)
-
-
-class _Moments(NamedTuple):
-    """Sums over the first n places of a block: of 1, u, u^2, c, c^2 and c u."""
-
-    n: float
-    u: float
-    uu: float
-    c: float
-    cc: float
-    cu: float
-
-
-def _moments(level: int, n: int) -> _Moments:
-    """Return the moments of the first n places of a level's block: u = 0, 1 / 2^level, ..."""
-    width = 1 << level
-    u, uu = _sums(n, width)
-    # The first `low` places are in the left half, where c = u; in the right half c = 1 - u.
-    low = min(n, width // 2 + 1)
-    low_u, low_uu = _sums(low, width)
-    high = n - low
-    high_u = u - low_u
-    high_uu = uu - low_uu
-    return _Moments(
-        n,
-        u,
-        uu,
-        c=low_u + high - high_u,
-        cc=low_uu + high - 2 * high_u + high_uu,
-        cu=low_uu + high_u - high_uu,
-    )
-
-
-def _sums(n: int, width: int) -> tuple[float, float]:
-    """Return the sums of u and of u^2 for u = 0, 1 / width, ... (n - 1) / width."""
-    return n * (n - 1) // 2 / width, n * (n - 1) * (2 * n - 1) // 6 / width**2
 
 
 class LiftedCounter(Counter):
@@ -331,6 +298,7 @@ class LiftedCounter(Counter):
     def __init__(
         self, horizon: int | None, rho_item: float, end_share: float | None = None
     ) -> None:
+        """Compute the variances of nodes for which all releases together cost `rho_item`."""
         super().__init__(horizon, rho_item)
         if end_share is not None and not 0 < end_share < 1:
             raise ValueError(
@@ -341,13 +309,15 @@ class LiftedCounter(Counter):
                 f"end_share = {end_share}: an unbounded horizon has no last tick"
             )
         self.end_share = end_share
-        # Weights (inside, edge) of levels 1..h, the total's, and L: see the module.
+        # Weights (inside, edge) of levels 1..h, the total's, and L of the module.
         if horizon is None:
             of_nodes = list(unbounded_weights())
             cost_of_levels = _OF_UNBOUNDED
+            # 2^-10 of all: see the module, Unbounded.
             of_total = sum((w for w, _ in of_nodes), Fraction(0)) / 1024
         else:
-            of_nodes, of_total = weights(levels := (horizon - 1).bit_length())
+            levels = (horizon - 1).bit_length()
+            of_nodes, of_total = weights(levels)
             cost_of_levels = Fraction(_OF_LEVELS[levels], 4096)
         self._levels = len(of_nodes)
         # With a single tick there is only the total.
@@ -357,7 +327,7 @@ class LiftedCounter(Counter):
         # With an end_share the last tick is place 2^h, where only the total has a part.
         self.offset = 0 if end_share is None else (1 << self._levels) - self._last_tick
         s2 = (cost_of_levels + of_total) / (2 * Fraction(rho_item))
-        # By level, 0 the total: of nodes inside, and of the first and last one.
+        # By level, 0 the total: (inside, edge).
         self._variances = tuple(
             (rounded_up(s2 / inside), rounded_up(s2 / edge))
             for inside, edge in ((of_total, of_total), *of_nodes)
@@ -389,13 +359,14 @@ class LiftedCounter(Counter):
         }
 
     def _largest_end(self) -> float:
-        """Bound, for every number that a row's state holds, the sum of |coefficient| sd of nodes.
+        """Bound, for every number that a row keeps, the sum over nodes of |coefficient| sd.
 
-        These are N at the ends of blocks, so at places up to 2^used.
+        `fixed_point` chooses from it a type that the numbers fit. They are N at the ends of blocks,
+        so at places up to 2^used.
         """
         bound = self._sds[0][0] * 2.0 ** (self._used - self._levels)
         for level in range(1, self._levels + 1):
-            # The sum of a level's absolute coefficients: see the module, Cache.
+            # The most that a level's absolute coefficients add up to: see the module, Cache.
             coefficients = 1 / 2
             if level > self._used:
                 coefficients = 5 / 4 * 2.0 ** (self._used - level)
@@ -445,15 +416,6 @@ class LiftedCounter(Counter):
         # The candidates may miss a part in 2^10 of a node's variance.
         return super().worst_variance() * (1 + 2.0**-8)
 
-    def plan(self, position: int, since: int | None) -> Plan:
-        """Return how rows get from the place `since`, or from nothing, to a place."""
-        if since is None:
-            return plan_between(
-                self, position, None, self._levels, _TOTAL, kept_levels=1
-            )
-        changed = changed_levels(position, since)
-        return plan_between(self, position, since, changed, None, kept_levels=1)
-
     def blocks(self, level: int) -> range:
         return range(1 << (self._levels - level))
 
@@ -475,9 +437,10 @@ class LiftedColumns(Columns):
 
     def __init__(self, counter: LiftedCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
-        # How many r_j. The level below the highest used one has a new block only once: rows then
-        # start from nothing.
+        # How many of r_1, r_2, ... The next one would be of use once in an epoch, when the highest
+        # level of these comes to its second block: rows then start from nothing.
         self._ends_kept = max(counter._used - 1, 0)
+        # With z_1 of the next two blocks.
         self._numbers_kept = self._ends_kept + 2
         # Scratch of `descend`: N at the left and right end of a block, or at the place.
         self._lefts_rights = np.empty((2, CHUNK_ROWS), dtype=np.int64)
@@ -515,7 +478,7 @@ class LiftedColumns(Columns):
     def _advance(
         self, position: int, since: int | None, tags: Tags, first: int, out: Longs
     ) -> None:
-        """Move rows from the place `since`, or from nothing, and write their noise to `out`.
+        """Move rows to a place, from `since` or from nothing, and write their noise to `out`.
 
         `tags` are those of rows from `first` on; `out` has all rows.
         """
@@ -530,15 +493,13 @@ class LiftedColumns(Columns):
             index, begin = divmod(row, CHUNK_ROWS)
             rows = min(at_once, last - row, CHUNK_ROWS - begin)
             state = self._state(index, begin + rows)[:, begin : begin + rows]
-            # Without a step the place is the right end of its block of level 1: N is r_1.
+            # With nothing to do the place is the right end of its block of level 1: N is r_1.
             noise: normal.Numbers = state[0]
             if len(plan.cells) or len(plan.steps):
                 part = tags[row - first : row - first + rows]
                 lefts = self._lefts_rights[0, :rows]
                 noise = self._lefts_rights[1, :rows]
-                words = (
-                    self._words(plan.cells, part, row) if len(plan.cells) else NO_WORDS
-                )
+                words = self._words(plan.cells, part, row)
                 descend(words, normal.table(), *plan[1:], state, lefts, noise)
             self._round(noise, out[row : row + rows], row)
             row += rows
@@ -562,16 +523,17 @@ def plan_between(
     *,
     kept_levels: int,
 ) -> Plan:
-    """Return how rows get from one place to another: a step down for each level that changes.
+    """Return what `descend` does to move rows: a step down for each level with a new block.
 
     Args:
         path: the counter that has the nodes.
         position: the place to get to.
         since: the place of the rows; None: they have no state.
-        levels: how many, from the first on, have another block than at `since`.
-        rise: the node by which N rises over the block above these levels; None if the state has N
-            at its right end.
-        kept_levels: how many levels, from the first on, keep the nodes of their next two blocks.
+        levels: how many, from the finest on, have another block than at `since`.
+        rise: the node by which N rises from 0 over the block above these levels; None if the state
+            has N at its right end.
+        kept_levels: of how many levels, from the finest on, the state has the nodes of the next two
+            blocks.
     """
     cells: dict[Cell, int] = {}
     steps = np.zeros((levels, 8), dtype=np.int64)
@@ -620,19 +582,24 @@ def plan_between(
 
 
 def changed_levels(place: int, since: int) -> int:
-    """Return how many levels, from the first on, have another block with the place."""
+    """Return how many levels, from the finest on, have another block at `place` than at `since`."""
     return max(((since - 1) ^ (place - 1)).bit_length() - 1, 0)
 
 
 @memoized(64)
 def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
-    return counter.plan(place, since)
+    """Return how rows get to a place, from `since` or from nothing."""
+    # From nothing N rises by the total over all places, and every level is new.
+    levels = counter._levels if since is None else changed_levels(place, since)
+    rise = _TOTAL if since is None else None
+    return plan_between(counter, place, since, levels, rise, kept_levels=1)
 
 
 def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
-    """Return the weights w (inside, edge) of levels 1..h, and the total's, found by search.
+    """Return the weights w (inside, edge) of levels 1..h, and the total's.
 
-    A node of weight w has the variance s2 / w. Only the finest and the coarsest levels are special.
+    A node of weight w has the variance s2 / w. A search for the least error found the constants:
+    1 inside a level and `EDGE` at its edges, with factors for the finest and the coarsest levels.
     """
     pairs = []
     for level in range(1, levels + 1):
@@ -685,14 +652,15 @@ def enter_left_half(
     lefts: Longs,
     out: Longs,
 ) -> None:
-    """Move row i into the left half of its block of a level, whose left end is in the state.
+    """Move row i into the left half of its block of a level: the short way through `descend`.
 
-    `state[level]` has the level's N at the left end, which was the right end of the block before,
-    and gets that of the right end. `lefts` and `out` become N at the ends of the half. `out` had
-    the level above's N at the right end; the level's is an eighth of the two nodes beside it less.
-    `node` and `beside` are the numbers of the block's node and of the next block's.
+    Rows come from the block before, so `state[level]` has N at this block's left end, as the right
+    end of that one; it becomes N at this block's right end. `out` has N at the right end before
+    this level's turn. Then `lefts` and `out` have N at the two ends of the half. `node` and
+    `beside` are the numbers of the block's node and of the next block's.
     """
     left = np.int64(state[level, i])
+    # An eighth of the two nodes beside an end is taken off it.
     right = out[i] - ((node + beside) >> 3)
     lefts[i] = left
     # The half's right end is the block's middle.
@@ -713,7 +681,7 @@ def descend(
     lefts: Longs,
     out: Longs,
 ) -> None:
-    """Move n rows to a place: compute N there, from the coarsest level that changes on.
+    """Compute N at a place for n rows: a step down for each level that has a new block there.
 
         N_j      left ------------------------ right     lefts, out: the block's ends
         N_(j-1)  left - e ---- middle ---- right - e'    of which one half is the next block
@@ -734,7 +702,7 @@ def descend(
             is in the right half. A cell may be `STORED`, in the state, or `UNUSED` (see `Step`).
         scales: (levels + 1, 4), standard deviations in units: by level, of the block's node, of the
             next, of the last, of the one after the next; then of the first block's rise.
-        kept_levels: how many levels, from the first on, have nodes in the state.
+        kept_levels: how many levels, from the finest on, have nodes in the state.
         state: (ends + 2 kept_levels, n), read and written: by level, from the finest on, N at the
             right end of its block, for the lowest `ends` levels (of the first block, too, if there
             is room); then by kept level the nodes of the next two blocks.

@@ -66,7 +66,6 @@ from workers.mechanisms.counters.base import (
     rounded_up,
 )
 from workers.mechanisms.counters.lifted import (
-    NO_WORDS,
     Plan,
     changed_levels,
     descend,
@@ -104,8 +103,8 @@ _SAVED = (
 )
 MOST_LEVELS = len(_COSTS)
 
-# The finest levels, whose nodes a cursor keeps, and the longest hop at which it meets their blocks
-# one after the other.
+# How many of the finest levels a cursor keeps nodes of, and the longest hop at which it meets their
+# blocks one after the other.
 KEPT_LEVELS = 2
 LONGEST_KEPT_HOP = 4
 
@@ -135,17 +134,21 @@ _KEPT_BITS = 14
 class LineCurve(Frozen, Curve):
     """The variance of one window's noise at some ticks, at the worst, and on average.
 
-    `by_level` is s2 of nodes of levels 1..L and of steps. Let s = t - W. A level's part is the
-    square of its coefficients in N(t) - N(b), times s2_j. It depends on s mod 2^j: so do u_j of
-    both ends, and their distance in blocks. (Where 2^j < g, b is a multiple of 2^(j+1), at least
-    two blocks before t, and two ends at that distance share node K' + 1, of coefficient -u' / 8 =
-    0.) The part of steps depends on s mod 2^L. So the variance is periodic in 2^L ticks.
+    `by_level` is s2 of nodes of levels 1..L and of steps. Let s = t - W. The variance is the sum of
+    a part for each level: the squares of its nodes' coefficients in N(t) - N(b), times s2_j.
 
-    Worst tick: bit by bit of s, as in `lifted`. Of the s that agree in their 14 highest bits so far
-    only the best is kept. `slack` bounds what that loses. Of s mod 2^l, both ends of two such
-    windows are less than 2^(l-14) ticks apart (b is rounded down to a bit that they share, or moves
-    no more than s). A level's coefficients in N(t) are a vector that changes continuously with t,
-    of length below 2/5, at a rate of less than 51/50 for each 2^j ticks; so the part changes at a
+    Period: level j's part depends on s mod 2^j, as u_j of both ends do, and their distance in
+    blocks. (Where 2^j < g, b is a multiple of 2^(j+1), at least two blocks before t, and two ends
+    at that distance share node K' + 1, of coefficient -u' / 8 = 0.) The part of steps depends on
+    s mod 2^L. So the variance is periodic in 2^L ticks.
+
+    Worst tick: the search adds bit by bit to s, lowest first. Of the s that agree in their 14
+    highest bits so far it keeps only the one with most variance.
+
+    What that misses, `slack`: of two such s of l bits, both ends of the windows are less than
+    2^(l-14) ticks apart (b is rounded down to a bit that they share, or moves no more than s). Of
+    the later levels, the coefficients in N(t) are a vector that changes continuously with t, of
+    length below 2/5, at a rate of less than 51/50 for each 2^j ticks. So the part changes at a
     rate of less than 2 (4/5) (2 * 51/50) < 4, times s2_j; and of steps by at most 2 (1 + 1) = 4.
     """
 
@@ -154,9 +157,9 @@ class LineCurve(Frozen, Curve):
         self._levels = len(by_level) - 1
         self._window = window
         self._hop = hop
-        # The most variance that `candidates` can miss. With `bits` bits of s searched, dropped ones
-        # are less than 2^(bits - 14) ticks from one kept: the levels above `bits` may still differ,
-        # each by 4 s2 / 2^level a tick.
+        # The most variance that `candidates` can miss: see the class. At `bits` bits of s, from 15
+        # on, `_grids` drops some that are less than 2^(bits - 14) ticks from one that it keeps, at
+        # which the levels above `bits` may have less: by less than 4 s2 / 2^level a tick.
         self.slack = math.fsum(
             4 * s2 * 2.0 ** (bits - _KEPT_BITS - min(level, self._levels))
             for bits in range(_KEPT_BITS + 1, self._levels)
@@ -203,8 +206,7 @@ class LineCurve(Frozen, Curve):
     def mean(self, last: int) -> float:
         """Return the mean variance of the published integers over ticks 1..last.
 
-        A level's part is periodic. Of a period longer than 2^14 ticks, 2^14 of them, evenly spread,
-        stand for all.
+        Level by level, as a part is periodic: its sum over whole periods, and over the rest.
         """
         sums = []
         for level in range(1, self._levels + 2):
@@ -244,11 +246,12 @@ class LineCurve(Frozen, Curve):
             return s2 * np.where(apart == 0, (u - v) ** 2, u**2 + (1 - v) ** 2)
         ends = coefficients_of(u)
         begins = coefficients_of(v)
-        if self._window >> width > 2:  # no node has a part at both ends
+        # Nodes at an end are its block's and those beside it: three blocks apart, none is at both.
+        if self._window >> width > 2:
             return s2 * sum((a**2 for a in (*ends, *begins)), np.zeros(len(since)))
         total = np.zeros(len(since))
-        # The end has nodes K - 1, K, K + 1, here 0, 1, 2. The begin's 0, 1, 2 are `apart` nodes
-        # before them: the end's node is the begin's node i where apart = i - node.
+        # Both ends have nodes K - 1, K, K + 1 of their blocks K, here 0, 1, 2. The begin's are
+        # `apart` nodes before the end's: the end's is the begin's node i where apart = i - node.
         for node, end in enumerate(ends):
             shared = np.zeros(len(since))
             for i in range(node, 3):
@@ -267,10 +270,10 @@ def coefficients_of(u: Floats) -> tuple[Floats, Floats, Floats]:
 
 @memoized(64)
 def _grids(curve: LineCurve) -> tuple[Longs, ...]:
-    """Return, for k = 0..L, the s mod 2^k at which the noise may be largest, ascending.
+    """Return, for k = 0..L, the values of s mod 2^k at which the noise may be largest, ascending.
 
-    s = t - W. Of those that agree in their highest 14 bits, that is the one with most variance in
-    levels 1..k.
+    s = t - W. Up to k = 14 all values. From there on, of those that agree in their highest 14 bits,
+    only the one with most variance in levels 1..k: `LineCurve.slack` bounds what that misses.
     """
     since = np.zeros(1, dtype=np.int64)
     variance = np.zeros(1)
@@ -282,7 +285,7 @@ def _grids(curve: LineCurve) -> tuple[Longs, ...]:
             # Steps depend on as many bits as the highest level.
             variance += curve._part(level + 1, since)
         if level > _KEPT_BITS:
-            # Neighbours differ in the lowest bit of the highest 15: keep the better of each pair.
+            # Entries 2 i and 2 i + 1 differ in the lowest of their highest 15 bits alone.
             pairs = variance.reshape(-1, 2)
             best = pairs.argmax(axis=1) + np.arange(0, len(variance), 2)
             since = since[best]
@@ -320,19 +323,13 @@ class WindowCounter(Counter):
         self.most_ticks = window + hop - 1
         self.levels = levels
         self.offset = 2 << levels
-        # By level, L + 1 the steps' (or ends').
+        # Of levels 1..L, then of level L + 1: the steps of `line`, the ends of `active`.
         self._variances = tuple(
             rounded_up(sigma_squared / weight) for weight in weights
         )
         self._sds = tuple(float(root_of(variance)) for variance in self._variances)
         # All coefficients are multiples of 1 / (8 * 2^L).
         self._denominator = 8 << levels
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(window={self.window}, hop={self.hop}, levels={self.levels}, "
-            f"rho_item={self.rho_item})"
-        )
 
     def _shape(self) -> dict[str, object]:
         """Return the parameters that determine a tick's nodes and their variances, as JSON."""
@@ -481,6 +478,7 @@ class LineColumns:
         self._counters = counters
         self._stream = stream
         self._end = Cursor(counters[0], stream, keeps_step=True)
+        # Of short windows the cursor at t has been at their begin: see `PastBegin`.
         self._begins = [
             PastBegin(counter, stream, self._end)
             if counter.hop == 1 and counter.window <= LONGEST_PAST
@@ -525,6 +523,7 @@ class LineColumns:
         self._rows_before = rows
         for i, counter in enumerate(self._counters):
             exact = {*undecided[i], *(row for row in self._inexact(i) if row < rows)}
+            # Units, which `reals` asks for, are left as they are: it draws inexact rows itself.
             if exact and self._rounds:
                 numbers = np.array(sorted(exact), dtype=np.int64)
                 out[i, numbers] = counter.draw(self._stream, t, tags[numbers])
@@ -533,7 +532,8 @@ class LineColumns:
     def reals(self, t: int, tags: Tags) -> tuple[Floats, ...]:
         """Return the noise of every row before rounding, by window, (n,) each.
 
-        It is off by at most the error of the cache. From the first call on, `at` returns units.
+        It is off by at most the error of the cache. From the first call on, `at` returns units of
+        2^-point: a cache serves either `at` or `reals`.
         """
         self._rounds = False
         windows = enumerate(zip(self._counters, self.at(t, tags), strict=True))
@@ -554,7 +554,8 @@ class LineColumns:
         """
         ends = self._end.noise[: len(out)]
         begins = begin.noise[: len(out)]
-        # Each is relative to the begin of its block; in two blocks these are a step apart.
+        # Each is relative to the begin of its block; in two blocks these are a step apart. (In
+        # place: the cursor sets its noise anew for every chunk.)
         if begin.block < self._end.block:
             begins -= self._end.step_before(row, len(out))
         if not self._rounds:
@@ -571,8 +572,9 @@ class Cursor:
     """A cache of the noise of all rows at one place of the path, which moves on with the ticks.
 
     `set_place` sets the next place, and `move_chunk` brings CHUNK_ROWS rows there. `noise` is then
-    N of the chunk at the place, less N_L at the begin of its block, in fixed point. With
-    `keeps_step` a row also has the step of the block before (`step_before`).
+    N of the chunk at the place, less N_L at the begin of its block, in fixed point. The place moves
+    on by about `hop` ticks. With `keeps_step` a row also has the step of the block before
+    (`step_before`).
     """
 
     def __init__(
@@ -589,18 +591,19 @@ class Cursor:
         self._levels = counter.levels
         # At hops of many ticks the finest levels skip blocks: their nodes are drawn each time.
         self._kept_levels = KEPT_LEVELS if hop <= LONGEST_KEPT_HOP else 0
-        # A row's numbers, relative to the begin of its block. For `descend`: r_1..r_L, the end of
-        # the block (its step), and by kept level the nodes of the next two blocks. Then, with
-        # `keeps_step`, the step of the block before.
+        # A row's numbers, r_j and ends relative to N_L at the begin of its block of 2^L places. For
+        # `descend`: r_1..r_L, the end of that block (its step), and by kept level the nodes of the
+        # next two blocks. Last, with `keeps_step`, the step of the block before.
         self._numbers_descended = counter.levels + 1 + 2 * self._kept_levels
         self._numbers_kept = self._numbers_descended + keeps_step
         # By chunk of rows: (numbers kept, rows).
         self._states: list[Numbers] = []
-        # The place to move rows to, the one before, whether a block of 2^L places begins between
-        # them, and how many rows, the first ones, are at the one before.
+        # The place to move rows to, and the one before.
         self._place = 0
         self._since = 0
+        # Whether a block of 2^L places begins between them.
         self._enters = False
+        # How many rows, the first ones, can be moved on from the one before.
         self._rows_before = 0
         # Rows whose noise is wrong, as a word was raised, and the place from which it is right.
         self.inexact: dict[int, int] = {}
@@ -619,22 +622,23 @@ class Cursor:
         return (self._place - 1) >> self._levels
 
     def set_place(self, next_place: int, rows_before: int) -> None:
-        """Set the place that `move_chunk` brings rows to.
+        """Set the place that `move_chunk` brings rows to, from where they are or from nothing.
 
         The first `rows_before` rows are at the place set before; others have no state.
         """
         last_block = self.block
         self._since = self._place
         self._place = next_place
-        # At the same place N is r_1 if that is even; at an odd one it is not kept.
-        later = next_place > self._since or (
+        # Rows cannot go back. Asked for the same place again, they have N, as r_1, if it is even.
+        can_go_on = next_place > self._since or (
             next_place == self._since and not next_place & 1
         )
-        # Rows cannot go back, nor skip a block, whose step is unknown: they start from nothing.
-        if not later or self.block - last_block > 1:
+        # Nor can rows skip a block, whose step they have not: they start from nothing.
+        if not can_go_on or self.block - last_block > 1:
             rows_before = 0
         self._enters = self.block > last_block
         self._rows_before = rows_before
+        # Rows that start from nothing are right again, and so are those past their place.
         self.inexact = {
             row: until
             for row, until in self.inexact.items()
@@ -680,15 +684,18 @@ class Cursor:
         return np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
 
     def _enter(self, state: Numbers) -> None:
-        """Make the ends of rows (numbers, n) relative to the begin of the next block, a step on."""
-        # The end of the block that they leave, relative to its begin.
+        """Make the numbers kept of rows, `state` (numbers, n), relative to the next block of 2^L.
+
+        That block begins where the one that rows leave ends: a step further on the path.
+        """
+        # Behind r_1..r_L: the end of the block that rows leave, relative to its begin.
         step = state[self._levels]
         if self._keeps_step:
             state[-1] = step
         state[: self._levels] -= step
 
     def _draw_step(self, tags: Tags, state: Numbers, first: int, row: int) -> None:
-        """Draw the step of the block before, for rows of a chunk from `first` on."""
+        """Draw the step of the block before, for new rows: those of a chunk from `first` on."""
         level = self._levels + 1
         k = self.block - 1
         words = self._words(cells_of([(level, k >> 1)]), tags[first:], row + first)[0]
@@ -711,18 +718,17 @@ class Cursor:
         `tags` and `state` (numbers, rows) are the whole chunk's, `row` its first row.
         """
         plan = _plan(self._counter, self._place, since, self._kept_levels)
-        # No level has another block: the place is the end of the finest one, N is r_1.
+        # No level has a new block: the place is the end of a block of level 1, where N is r_1.
         if not len(plan.steps):
             self.noise[first:last] = state[0, first:last]
             return
+        # Without the step of the block before.
         numbers = state[: self._numbers_descended]
         # So many rows have CHUNK_ROWS words together, the most that are drawn in one call.
         at_once = CHUNK_ROWS // max(len(plan.cells), 1)
         for begin in range(first, last, at_once):
             end = min(begin + at_once, last)
-            words = NO_WORDS
-            if len(plan.cells):
-                words = self._words(plan.cells, tags[begin:end], row + begin)
+            words = self._words(plan.cells, tags[begin:end], row + begin)
             descend(
                 words,
                 normal.table(),
@@ -735,18 +741,19 @@ class Cursor:
     def _words(self, cells: Words, tags: Tags, row: int) -> Words:
         """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on.
 
-        Words too small for `rough` are raised, and their rows noted as `inexact`, until the nodes
-        of these words have no part in N any more.
+        Words too small for `rough` are raised, which makes N wrong: their rows are `inexact` until
+        the place from which on the nodes of these words have no part in N.
         """
         words = self._stream.chunk(tags, cells)
         raised = raise_small(words, self._raised)
         for number in self._raised[:raised].tolist():
             cell, i = divmod(number, len(tags))
-            # A cell is (level, k >> 1); steps have the blocks of the highest level.
+            # A cell is (level, k >> 1); steps, of level L + 1, have the blocks of level L.
             level = min(int(cells[cell, 0]), self._levels)
-            # Drawn are nodes up to k + 2, k that of the place's block; node i has no part at places
-            # from (i + 2) 2^level on.
-            until = (((self._place - 1) >> level) + 4) << level
+            # Of the place's block k, nodes up to k + 2 are drawn. A node has a part in its own
+            # block and those beside it: node k + 2 has none from the begin of block k + 4 on.
+            k = (self._place - 1) >> level
+            until = (k + 4) << level
             self.inexact[row + i] = max(self.inexact.get(row + i, 0), until)
         return words.reshape(len(cells), len(tags), 2)
 
@@ -755,8 +762,8 @@ class PastBegin:
     """The begin of a short window: the place at which the cursor at t was W ticks ago.
 
     It keeps the noise that this cursor had in the last W ticks, in place of numbers to descend by.
-    Rows that are younger have a cursor of their own, until they have been there for W ticks. It is
-    used like a `Cursor`, after the cursor at t has been.
+    Younger rows have a cursor of their own, until they have been there for W ticks. At every tick
+    it is used like a `Cursor`, after the cursor at t has moved.
     """
 
     def __init__(
@@ -765,15 +772,17 @@ class PastBegin:
         self._end = end
         self._window = counter.window
         self._dtype = counter.fixed.dtype
+        # Of rows without kept noise at the place: they are the last ones.
         self._young = Cursor(counter, stream)
-        # By slot, a place modulo W: the place, and how many rows, the first ones, have its noise.
+        # A ring of W slots; a place is in slot place mod W. By slot: the place, and how many rows,
+        # the first ones, have noise there.
         self._places = [0] * counter.window
         self._rows_at = [0] * counter.window
-        # By chunk of rows: the noise, (slots, rows).
+        # By chunk of rows: the kept noise, (slots, rows).
         self._past: list[Numbers] = []
-        # How many rows, the first ones, have kept noise at the place; and the slot of the place and
-        # of the end, which are W apart.
+        # How many rows, the first ones, have kept noise at the place.
         self._known = 0
+        # Of the place, and of the cursor at t: they are W apart.
         self._slot = 0
         # Rows whose kept noise is wrong, as a word was raised, and the place up to which it is.
         self._past_inexact: dict[int, int] = {}
@@ -793,7 +802,7 @@ class PastBegin:
         return {*self._past_inexact, *self._young.inexact}
 
     def set_place(self, next_place: int, rows_before: int) -> None:
-        """Set the place that `move_chunk` brings rows to.
+        """Set the place that `move_chunk` brings rows to, and see which rows have noise kept there.
 
         The first `rows_before` rows are at the place set before; others have no state.
         """
@@ -802,8 +811,8 @@ class PastBegin:
         self._known = 0
         if self._places[slot] == next_place:
             self._known = min(self._rows_at[slot], rows_before)
-        # The young cursor leaves out known rows. If fewer are known than before, it would go on
-        # with rows that it has left out: then it draws all from nothing.
+        # The young cursor has not moved the rows that were known before. Where some of them are not
+        # known any more, it cannot go on with these: it draws all from nothing.
         can_go_on = self._known >= known_before
         self._young.set_place(next_place, rows_before if can_go_on else 0)
         self._past_inexact = {
@@ -811,13 +820,18 @@ class PastBegin:
             for row, until in self._past_inexact.items()
             if until > next_place
         }
-        # The noise at the end, a window after the place, will replace that at the place.
+        # `move_chunk` reads the noise at the place from its slot, and replaces it by that at t, a
+        # window later.
         self._slot = slot
         self._places[slot] = next_place + self._window
         self._rows_at[slot] = 0
 
     def move_chunk(self, tags: Tags, row: int) -> None:
-        """Bring a chunk of rows to the place, and keep the noise of the cursor at t."""
+        """Bring a chunk of rows, the first of which is `row`, to the place: set `noise`.
+
+        Known rows, the first ones, have it in the slot; the young cursor moves the others. Then the
+        slot gets the noise of the cursor at t, for the tick at which the window begins there.
+        """
         rows = len(tags)
         known = min(max(self._known - row, 0), rows)
         index = row // CHUNK_ROWS
@@ -825,7 +839,6 @@ class PastBegin:
             self._past.append(np.empty((self._window, 0), dtype=self._dtype))
         self._past[index] = with_capacity(self._past[index], rows, 1)
         past = self._past[index][self._slot, :rows]
-        # Read before the noise at t takes its slot.
         self.noise[:known] = past[:known]
         if known < rows:
             self._young.move_chunk(tags, row, known)
@@ -854,7 +867,7 @@ def _plan(
     if since is not None and (since - 1) >> levels == block:
         levels = changed_levels(place, since)
     else:
-        # In another block all levels are new, and N rises by the block's step over it.
+        # In another block of 2^L places all levels are new, and N rises over it by its step.
         rise = levels + 1, block
     return plan_between(counter, place, since, levels, rise, kept_levels=kept_levels)
 
@@ -877,14 +890,15 @@ def levels_of(most_ticks: int) -> int:
 def rest_of(levels: int, most_ticks: int) -> int:
     """Return K: windows that end more than K ticks after a tick share no noise with it.
 
-    `most_ticks` is that of the longest window, which begins so long before its end. A node of the
-    highest level has a part in less than 3 * 2^L places.
+    A node of the highest level has a part in fewer than 3 * 2^L places, so two places that share it
+    are at most 3 * 2^L - 2 apart. The longest window begins `most_ticks` before its end.
     """
     return most_ticks + (3 << levels) - 2
 
 
+@memoized(64)
 def line_counters(
-    windows: Sequence[int], hops: Sequence[int], rho_item: float
+    windows: tuple[int, ...], hops: tuple[int, ...], rho_item: float
 ) -> tuple[LineCounter, ...]:
     """Return the counters of windows that share one noise path, at a cost of rho_item in all.
 
@@ -893,15 +907,7 @@ def line_counters(
         hops: ticks, by window.
         rho_item: zCDP cost of all windows at all ticks, for an item changed by one in one tick.
     """
-    return _counters(shapes_of(windows, hops), rho_item)
-
-
-# They are large, and wanted for the same windows again.
-@memoized(64)
-def _counters(
-    shapes: tuple[WindowShape, ...], rho_item: float
-) -> tuple[LineCounter, ...]:
-    return tuple(LineCounter(shape, rho_item) for shape in shapes)
+    return tuple(LineCounter(shape, rho_item) for shape in shapes_of(windows, hops))
 
 
 def shapes_of(windows: Sequence[int], hops: Sequence[int]) -> tuple[WindowShape, ...]:
@@ -913,10 +919,10 @@ def shapes_of(windows: Sequence[int], hops: Sequence[int]) -> tuple[WindowShape,
 
 
 def weights(levels: int, shortest: int | None) -> list[Fraction]:
-    """Return the weights w of levels 1..L and of steps, found by search.
+    """Return the weights w of levels 1..L and of steps; a node of weight w has variance s2 / w.
 
-    A node of weight w has the variance s2 / w. `shortest`, see the module: levels j with 2^j > 2 *
-    shortest, and steps, weigh less, which leaves more to the levels that the shortest window uses.
+    A search for little noise found the factors. With a `shortest` window (see the module) steps and
+    levels j with 2^j > 2 * shortest weigh less, which leaves more to the levels that it uses.
     """
     by_level = []
     for level in range(1, levels + 1):
@@ -931,7 +937,10 @@ def weights(levels: int, shortest: int | None) -> list[Fraction]:
 
 
 def cost_of(levels: int, shortest: int | None) -> Fraction:
-    """Return S: the sum of w_v C[v, t]^2 over all nodes is at most this, at every tick."""
+    """Return S: the sum of w_v C[v, t]^2 over all nodes is at most this, at every tick.
+
+    Tabled for the weights of one window, and less where `weights` scales some of them.
+    """
     cost = _COSTS[levels - 1]
     if shortest is not None:
         # The lowest level that `weights` scales: 2^lowest > 2 * shortest.
@@ -944,10 +953,11 @@ def cost_of(levels: int, shortest: int | None) -> Fraction:
 def overlap_of(levels: int, shortest: int | None, period: int) -> Fraction:
     """Return F: what one user does in n periods costs at most min(n, F) n times one period's bound.
 
-    `period` is its length in ticks. F adds up what every second period can have in common with
-    one: events of periods q and q + 2 i are more than (2 i - 1) `period` ticks apart, and share at
-    most what nodes of all levels allow at that distance: products of their coefficients, tabled by
-    eighths of 2^j ticks for level j (docs/decisions/0036-windows-without-epochs.md, T7).
+    `period` is its length in ticks. Events of different periods cost more together where they shift
+    the same nodes. F adds up by how much, for every second period: events of periods q and q + 2 i
+    are more than (2 i - 1) `period` ticks apart, and share at most what nodes of all levels allow
+    at that distance: products of their coefficients, tabled by eighths of 2^j ticks for level j
+    (docs/decisions/0036-windows-without-epochs.md, T7).
     """
     by_level = weights(levels, shortest)
     shared = Fraction(0)
@@ -958,5 +968,5 @@ def overlap_of(levels: int, shortest: int | None, period: int) -> Fraction:
             eighths = _EIGHTHS * distance >> min(level, levels)
             if eighths < len(products):
                 shared += weight * Fraction(products[eighths], 4096)
-    # 2 (1 + 2 shared / S): for even and for odd periods, those before and those after.
+    # 2 (1 + 2 shared / S): 2 for even and for odd periods, and 2 for those before and after one.
     return 2 + 4 * shared / cost_of(levels, shortest)

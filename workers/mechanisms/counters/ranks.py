@@ -74,9 +74,10 @@ _PAIRS = (
     52219,
 )
 
+# By how much floats may be off: see the module, Rounding.
 _FLOATS = 2.0**-43
-# Added to a stream key's tag for a value node: this bit is in no counter's cells, nor in those of
-# sums, so no row shares words with other noise.
+# In a stream key's tag, xored with this for value node (level, k): a bit that is in no counter's
+# cells, nor in those of sums, so no row shares words with other noise; then level and k.
 _VALUES = 1 << 57
 _LEVEL_SHIFT = 40
 _NODE_SHIFT = 16
@@ -86,6 +87,7 @@ class Ranks(Frozen):
     """The value direction: the transform over B buckets, its cost and its covariances."""
 
     def __init__(self, buckets: int) -> None:
+        """Number the value nodes as rows, and compute their scales and the noise of a bucket."""
         if not 2 <= buckets <= BUCKETS_MAX:
             raise ValueError(
                 f"{buckets:,} buckets: noise of ranks takes 2 to {BUCKETS_MAX:,}"
@@ -96,17 +98,18 @@ class Ranks(Frozen):
         # By level, from 0, the buckets, on: how many blocks begin before place B.
         blocks = [-(-buckets >> level) for level in range(self.levels + 1)]
         self._blocks = tuple(blocks)
-        # By level, from 1 on: how many nodes have a part: those of these blocks and the next one.
+        # By level, from 1 on: how many nodes have a part in these places: those of the level's
+        # blocks, and of the one behind them if there is one.
         self._rows = tuple(
             min(1 << (self.levels - level), blocks[level] + 1)
             for level in range(1, self.levels + 1)
         )
-        # In the order of rows: the total, then level by level.
+        # In the order of a stream key's rows: the total, then level by level.
         nodes = [(0, 0)]
         for level, rows in enumerate(self._rows, start=1):
             nodes += [(level, k) for k in range(rows)]
         self.nodes = tuple(nodes)
-        #: The row of each node.
+        # The row of each node.
         self.numbers = MappingProxyType({node: row for row, node in enumerate(nodes)})
         cells = [
             (_VALUES | level << _LEVEL_SHIFT | k << _NODE_SHIFT, 0)
@@ -117,7 +120,7 @@ class Ranks(Frozen):
         self.scales = read_only(
             np.array([float(root_of(1 / self.weight(node))) for node in nodes])
         )
-        # A bucket is the difference of the ranks at its ends.
+        # A bucket is the difference of the ranks at its ends: the largest variance of one.
         places = np.arange(buckets + 1)
         variances = self.covariance(places, places)
         beside = self.covariance(places[1:], places[:-1])
@@ -203,9 +206,10 @@ class Ranks(Frozen):
             first = stop - self._rows[level - 1]
             nodes = rows[:, first:stop]
             stop = first
-            # The sum of the nodes beside end K, the left one of block K: K - 1 and K. Nothing is
-            # beside the very first end, nor the very last: there is a node of the next block
-            # unless the last of these blocks is the last of the level.
+            # The sum of the nodes beside end K, the left one of block K: nodes K - 1 and K. Nothing
+            # is taken off the very first end, nor off the level's very last. (Behind the last of
+            # `blocks` there is a node unless it is the level's last block: `inner` counts the ends
+            # between two nodes.)
             beside = np.zeros((keys, blocks + 1))
             inner = nodes.shape[1] - 1
             beside[:, 1 : inner + 1] = nodes[:, :inner] + nodes[:, 1:]
@@ -263,9 +267,9 @@ def ranks_of(buckets: int) -> Ranks:
 
 
 def weights(levels: int) -> tuple[tuple[Fraction, Fraction], ...]:
-    """Return w_q by level, (inside, edge), from the total, level 0, on.
+    """Return w_q by level, (inside, edge); level 0 is the total.
 
-    They are those of `lifted`, but for the edges of the two finest levels, and the total.
+    They are those of `lifted`, but for the total and the edges of the two finest levels.
     """
     total = Fraction(TOTAL, 40)
     pairs, _ = lifted.weights(levels)
@@ -299,8 +303,9 @@ class RankCurve(Frozen, Curve):
 class Ranked(Counter):
     """A counter of ticks for the rows of `ranks`, which are the noise of buckets.
 
-    Its variances are of the noisiest bucket, and `rho_item` is the cost of one bucket changed by
-    one at one tick (`Ranks.units` for several). What draws noise, such as `reals`, is of a row.
+    Its variances are those of the noisiest bucket, and `rho_item` is the cost of one bucket changed
+    by one at one tick (`Ranks.units` for several). Methods that draw noise, such as `reals`, give
+    that of a row.
     """
 
     ranks: Ranks
@@ -332,9 +337,10 @@ class Ranked(Counter):
         return super().public() | {"ranks": self.ranks.public()}
 
     def exact_place(self, stream: NoiseStream, t: int, tag: Tags, position: int) -> int:
-        """Return the rounded noise of the rank at a position, floor(N(t, p) + 1/2), exactly.
+        """Return the rounded noise of the rank at a place, floor(N(t, p) + 1/2), exactly.
 
-        From more and more words of the nodes of one stream key, tag (1, 2), until that is decided.
+        Like `Counter.exact`: from more and more words of the nodes of one stream key, tag (1, 2),
+        until both ends of an interval around N(t, p) round to the same number.
         """
         ranks = self.ranks
         rows = ranks.tags(tag)
@@ -372,6 +378,7 @@ class RankedLifted(Ranked, LiftedCounter):
         rho_item: float,
         end_share: float | None = None,
     ) -> None:
+        """Make the rows' counter so that a bucket costs at most `rho_item`."""
         self.ranks = ranks
         rho_row = ranks.rho_of_row(rho_item)
         super().__init__(horizon, rho_row, end_share)
@@ -383,6 +390,7 @@ class RankedLine(Ranked, LineCounter):
     """Ranks in a window: every value node's row has the noise of `line`."""
 
     def __init__(self, ranks: Ranks, shape: WindowShape, rho_item: float) -> None:
+        """Make the rows' counter so that a bucket costs at most `rho_item`."""
         self.ranks = ranks
         rho_row = ranks.rho_of_row(rho_item)
         super().__init__(shape, rho_row)
@@ -426,7 +434,7 @@ class RankColumns:
         self._stream = stream
         self._ranks = counters[0].ranks
         self._rows: Columns | LineColumns
-        # Windows share one cache; a counter without windows comes alone.
+        # All windows share one cache, as they share their nodes; a counter of epochs comes alone.
         lines = tuple(one for one in counters if isinstance(one, RankedLine))
         if lines:
             self._rows = LineColumns(lines, stream)
@@ -437,7 +445,7 @@ class RankColumns:
 
     @property
     def bytes_per_row(self) -> int:
-        """Of a bucket."""
+        """Bytes of a bucket: its share of those of its stream key's rows."""
         rows = len(self._ranks.nodes)
         return -(-self._rows.bytes_per_row * rows // self._ranks.buckets)
 
@@ -460,13 +468,13 @@ class RankColumns:
     def _bucket_noise(
         self, counter: Ranked, t: int, key_tags: Tags, rows: Floats
     ) -> Longs:
-        """Return the noise of all buckets, from that of rows before rounding (keys, q).
+        """Return the noise of all buckets, from that of `rows` before rounding (keys, q).
 
         A bucket's noise is the difference of the rounded noise of the ranks at its ends. Ranks that
         the error of floats leaves undecided are drawn again, more exactly.
         """
         ranks = self._ranks
-        # Of the ranks at places 0..B; place 0 has none.
+        # Rounded noise of the ranks at places 0..B; place 0 has none.
         noise = np.zeros((len(key_tags), ranks.buckets + 1), dtype=np.int64)
         if not len(key_tags):
             return noise[:, 1:].reshape(-1)
@@ -490,7 +498,8 @@ class RankColumns:
     def _draw(self, counter: Ranked, t: int, tag: Tags, places: list[int]) -> list[int]:
         """Return the rounded noise of the ranks at some places of one stream key, tag (1, 2).
 
-        Without the cache: in floats, or as exactly as it takes where these do not decide.
+        For the places that `_bucket_noise` leaves undecided. Without the cache: in floats, and
+        where these do not decide either, exactly.
         """
         ranks = self._ranks
         of_places = [_rows_of(ranks.buckets, position) for position in places]

@@ -55,8 +55,9 @@ from workers.runtime.frozen import memoized, read_only
 
 # Level of this counter's nodes, (LEVEL, tick); those of the others stay below 64.
 LEVEL = 1 << 8
-# Of f'.
+# Bits of f' behind the point.
 _BITS = 90
+# N is summed up in parts of so many ticks and rows.
 _PART_TICKS = 1024
 _PART_ROWS = 2048
 
@@ -70,6 +71,7 @@ class SqrtCounter(Counter):
     grows = True
 
     def __init__(self, horizon: int | None, rho_item: float) -> None:
+        """Compute f' and the variance of a node, which is the same for all."""
         super().__init__(horizon, rho_item)
         # 2^90 f'_k, and the sums of their squares up to k.
         self._column, self._squares = _factors(self._last_tick)
@@ -78,12 +80,12 @@ class SqrtCounter(Counter):
         norm_squared = Fraction(self._squares[-1], 1 << (2 * _BITS)) * (
             1 + Fraction(1, 1 << 60)
         )
-        self._variance_of_all = rounded_up(norm_squared / (2 * Fraction(rho_item)))
-        self.rho_item = float_up(norm_squared / (2 * self._variance_of_all))
+        self._node_variance = rounded_up(norm_squared / (2 * Fraction(rho_item)))
+        self.rho_item = float_up(norm_squared / (2 * self._node_variance))
         self._factors = read_only(
             np.array([f / self._denominator for f in self._column])
         )
-        self._sd = float(root_of(self._variance_of_all))
+        self._sd = float(root_of(self._node_variance))
         # A row keeps the nodes themselves.
         self.fixed = fixed_point(
             self._sd,
@@ -97,7 +99,7 @@ class SqrtCounter(Counter):
         return {(LEVEL, t - k): f for k, f in enumerate(self._column[:t])}
 
     def variance_of(self, node: Node) -> Fraction:
-        return self._variance_of_all
+        return self._node_variance
 
     def sd_of(self, node: Node) -> float:
         return self._sd
@@ -106,21 +108,18 @@ class SqrtCounter(Counter):
         """Return the variance of N(t): s2 times the sum of f'_k^2 over k < t."""
         check_tick(self.kind, t, self._last_tick)
         return (
-            Fraction(self._squares[t - 1], self._denominator**2) * self._variance_of_all
+            Fraction(self._squares[t - 1], self._denominator**2) * self._node_variance
         )
 
     def variances(self, ticks: Longs) -> Floats:
-        scale = float(self._variance_of_all)
+        scale = float(self._node_variance)
         squares: Floats = np.cumsum(self._factors**2)[ticks - 1] * scale
         return squares
 
     def curve(self) -> TableCurve:
-        """Return the variance of the published integers by tick, from f_k in floats."""
-        k = np.arange(1, self._last_tick, dtype=np.float64)
-        # f_k = f_(k-1) (2 k - 1) / (2 k)
-        factors = np.cumprod(np.concatenate(([1.0], (2 * k - 1) / (2 * k))))
-        of_ticks = np.cumsum(factors**2) * float(self._variance_of_all) + ROUNDING
-        return TableCurve(of_ticks.astype(np.float64))
+        """Return the variance of the published integers by tick."""
+        ticks = np.arange(1, self._last_tick + 1)
+        return TableCurve(self.variances(ticks) + ROUNDING)
 
     def difference_sd(self, t: int, since: int) -> float:
         """Return the sd of the published integer at t minus that at `since` < t (0: no noise)."""
@@ -132,9 +131,7 @@ class SqrtCounter(Counter):
         # both, with two factors that are t - since apart.
         squares = self._squares[t - since - 1]
         squares += _squares_of_differences(self._last_tick, t - since)[since - 1]
-        variance = float(
-            Fraction(squares, self._denominator**2) * self._variance_of_all
-        )
+        variance = float(Fraction(squares, self._denominator**2) * self._node_variance)
         # What rounding adds at both ends.
         for end in (t, since):
             unrounded = float(self.variance(end))
@@ -142,7 +139,7 @@ class SqrtCounter(Counter):
         return math.sqrt(variance)
 
     def _shape(self) -> dict[str, object]:
-        return {"bits": _BITS, "sigma_squared": str(self._variance_of_all)}
+        return {"bits": _BITS, "sigma_squared": str(self._node_variance)}
 
     def columns(self, stream: NoiseStream) -> "SqrtColumns":
         return SqrtColumns(self, stream)
@@ -183,7 +180,7 @@ class SqrtColumns(Columns):
     def _nodes(self, index: int, t: int, tags: Tags) -> normal.Numbers:
         """Return the nodes of ticks 1..t, (t, n) or more, of a part of rows, in units.
 
-        Those missing are drawn. `index` is the part's number, `tags` are its rows'.
+        Those that are not kept yet are drawn. `index` is the part's number, `tags` are its rows'.
         """
         if index == len(self._parts):
             self._parts.append(
@@ -192,13 +189,12 @@ class SqrtColumns(Columns):
         nodes, ticks, rows = self._parts[index]
         if ticks < t or rows < len(tags):
             nodes = with_capacity(with_capacity(nodes, t), len(tags), 1)
-            first_row = index * _PART_ROWS
-            # Rows that have nodes lack the later ticks; the other rows lack all.
-            self._draw(nodes, ticks, t, tags[:rows], first_row, 0)
-            self._draw(nodes, 0, max(t, ticks), tags[rows:], first_row, rows)
-            # Rows beyond `tags` have no later ticks: they are no longer complete.
-            complete = max(rows, len(tags)) if ticks >= t else len(tags)
-            self._parts[index] = nodes, max(t, ticks), complete
+            row = index * _PART_ROWS
+            # The first `rows` rows have nodes up to `ticks`, and lack later ones; others lack all.
+            self._draw(nodes, ticks, t, tags[:rows], row)
+            self._draw(nodes[:, rows:], 0, max(t, ticks), tags[rows:], row + rows)
+            # Rows beyond `tags` may lack the later ticks: they count as rows without nodes.
+            self._parts[index] = nodes, max(t, ticks), len(tags)
         return nodes
 
     def _draw(
@@ -208,11 +204,10 @@ class SqrtColumns(Columns):
         last: int,
         tags: Tags,
         row: int,
-        begin: int,
     ) -> None:
-        """Draw the nodes of ticks first + 1..last into `nodes` (ticks, rows) of a part.
+        """Draw the nodes of ticks first + 1..last of some rows into `nodes` (ticks, rows).
 
-        `tags` are those of the part's rows from `begin` on; `row` is the part's first row.
+        `tags` (n, 2) are those of these rows, and `row` is the number of the first of them.
         """
         if not len(tags):
             return
@@ -220,9 +215,8 @@ class SqrtColumns(Columns):
         scale = math.ldexp(self._counter._sd, self._counter.fixed.point)
         for tick in range(first + 1, last + 1):
             # A cell of words has the nodes of an even tick and of the next.
-            cells = cells_of([(LEVEL, tick >> 1)])
-            words = self._words(cells, tags, row + begin)[0]
-            of_tick = nodes[tick - 1, begin : begin + len(tags)]
+            words = self._words(cells_of([(LEVEL, tick >> 1)]), tags, row)[0]
+            of_tick = nodes[tick - 1, : len(tags)]
             of_tick[:] = 0
             add_rough(words, tick & 1, scale, normal.table(), of_tick)
 
@@ -245,13 +239,14 @@ def _factors(horizon: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 @memoized(16)
-def _squares_of_differences(horizon: int, window: int) -> tuple[int, ...]:
-    """Return sum 2^180 (f'_k - f'_(k - window))^2 over window <= k < window + s, for s = 1, 2, ...
+def _squares_of_differences(horizon: int, apart: int) -> tuple[int, ...]:
+    """Return sum 2^180 (f'_k - f'_(k - apart))^2 over apart <= k < apart + s, for s = 1, 2, ...
 
-    That is of the nodes of ticks 1..s in N(s + window) - N(s), up to s = `horizon` - `window`.
+    Times the variance of a node, and 2^-180, that is what the nodes of ticks 1..s add to the
+    variance of N(s + apart) - N(s). The last s is `horizon` - `apart`.
     """
     column, _ = _factors(horizon)
-    steps = zip(column[window:], column, strict=False)
+    steps = zip(column[apart:], column, strict=False)
     return tuple(
         itertools.accumulate((later - earlier) ** 2 for later, earlier in steps)
     )

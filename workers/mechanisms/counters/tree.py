@@ -128,17 +128,13 @@ class TreeCounter(Counter):
     def columns(self, stream: NoiseStream) -> "TreeColumns":
         return TreeColumns(self, stream)
 
-    def _blocks(self, t: int) -> list[tuple[int, int, int]]:
-        check_tick(self.kind, t, self._last_tick)
-        return self._tree.blocks(t)
-
 
 class TreeColumns(Columns):
     """A cache of sums of the noise of blocks, a column of all rows for each level.
 
-    The column of a level sums the blocks that t names of that level and of all levels above it. It
-    stays from tick to tick, and gets the level's new blocks, as long as t names the same blocks of
-    the levels above; else it begins with the column above. The lowest column is N(t).
+    The column of a level sums the blocks that t names of that level and of all levels above it.
+    From tick to tick it only gets the level's new blocks, as long as t names the same blocks of the
+    levels above; else it begins with a copy of the column above. The lowest column is N(t).
     """
 
     _counter: TreeCounter
@@ -148,43 +144,34 @@ class TreeColumns(Columns):
         levels = range(counter._tree.levels)
         self._columns = [np.empty(0, dtype=counter.fixed.dtype) for _ in levels]
         self._numbers_kept = len(levels)
-        # By level: how many rows, the first ones, have sums; and the level's blocks in them,
-        # (first, last + 1), None if unknown.
-        self._rows_summed = [0] * len(levels)
-        self._summed: list[tuple[int, int] | None] = [None] * len(levels)
+        # Of the levels that the last tick named: their blocks in the sums, (first, last + 1).
+        self._summed: dict[int, tuple[int, int]] = {}
+        # How many rows, the first ones, have these sums.
+        self._rows_before = 0
 
     def at(self, t: int, tags: Tags) -> Longs:
         """Return the noise of every row at tick t (n,); `tags` (n, 2) only grow."""
         rows = len(tags)
+        check_tick(self._counter.kind, t, self._counter._last_tick)
         # (level, first, last + 1) of the blocks that t names, the highest level first.
-        blocks = self._counter._blocks(t)
-        # For each of them: how many rows have a sum that can be used, up to which block.
-        reused: list[tuple[int, int]] = []
-        for level, first, stop in blocks:
+        blocks = self._counter._tree.blocks(t)
+        for level, _, _ in blocks:
             self._columns[level] = with_capacity(self._columns[level], rows)
-            summed_first, summed_stop = self._summed[level] or (None, 0)
-            old_rows = self._rows_summed[level]
-            # The levels above had other blocks, or this one had more: nothing can be reused.
-            if summed_first != first or summed_stop > stop:
-                old_rows = 0
-                summed_stop = first
-            reused.append((old_rows, summed_stop))
-            # Old rows beyond `rows` do not get this call's new blocks, and start again later.
-            self._rows_summed[level] = (
-                rows if old_rows < rows or summed_stop < stop else old_rows
-            )
-            # Unset until this call succeeds: a failure leaves no wrong state.
-            self._summed[level] = None
+        summed = self._summed
+        # Empty until this call succeeds: a failure leaves no wrong state.
+        self._summed = {}
         out = np.empty(rows, dtype=np.int64)
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
             above: normal.Numbers | None = None
-            for (level, first, stop), (old_rows, summed_stop) in zip(
-                blocks, reused, strict=True
-            ):
+            for level, first, stop in blocks:
                 column = self._columns[level]
-                # Rows before `middle` lack the latest blocks; those from there on, all.
-                middle = min(max(start, old_rows), end)
+                summed_first, summed_stop = summed.get(level, (None, 0))
+                # Rows before `middle` have a sum that lacks only the latest blocks. No row has one
+                # if the levels above had other blocks (`first` tells), or this level had more.
+                middle = start
+                if summed_first == first and summed_stop <= stop:
+                    middle = min(max(start, self._rows_before), end)
                 old = slice(start, middle)
                 new = slice(middle, end)
                 self._add(level, summed_stop, stop, tags[old], column[old], start)
@@ -194,8 +181,8 @@ class TreeColumns(Columns):
                 above = column
             if above is not None:
                 self._round(above[start:end], out[start:end], start)
-        for level, first, stop in blocks:
-            self._summed[level] = first, stop
+        self._summed = {level: (first, stop) for level, first, stop in blocks}
+        self._rows_before = rows
         return self._finish(t, tags, out)
 
     def _add(
@@ -288,13 +275,13 @@ def default_radix(horizon: int | None) -> int:
 def best_radix(horizon: int, power: int = 2) -> int:
     """Return the smallest r* = argmin (r - 1) L_r^power: the base with the least worst variance.
 
-    Up to (r - 1) L_r blocks of a variance in proportion to L_r are added; `power` is 3 where that
-    is L_r^2, as a pure epsilon is shared by the levels. Compares only the smallest base for each
-    number of digits, the best with that many.
+    The worst tick adds (r - 1) L_r blocks. The L_r levels share the cost, so a block's variance is
+    in proportion to L_r (`power` 2), or to L_r^2 (3) where they share a pure epsilon.
     """
     candidates = []
     for digits in range(1, horizon.bit_length() + 1):
-        # The smallest base with radix^digits > horizon.
+        # The smallest base with so many digits, radix^digits > horizon, is the best of them. Before
+        # it are all bases from 2 on whose power is at most the horizon.
         radix = 2 + bisect_right(
             range(2, horizon + 1), horizon, key=partial(pow, exp=digits)
         )
