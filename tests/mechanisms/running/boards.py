@@ -224,7 +224,7 @@ class Model:
         watched = mechanism.watched
         for item, left in self.left.items():
             if item not in self.shown and t <= left + watched - self.rules.unwatched:
-                bars = [mechanism.bar_of(i) for i in range(len(noisy))]
+                bars = [mechanism._bars[i] for i in range(len(noisy))]
                 if any(noisy[i][item] > bar for i, bar in enumerate(bars)):
                     self.shown.add(item)
                     self.returned += 1

@@ -260,7 +260,7 @@ def test_a_label_that_left_is_watched_and_tested_again_after_just_its_rest() -> 
     # As long as it is watched its noisy counts are just at its bars.
     counts = (3, 6)
     for t in watched:
-        script |= {(t, i): mechanism.bar_of(i) - counts[i] for i in range(2)}
+        script |= {(t, i): mechanism._bars[i] - counts[i] for i in range(2)}
     ticks = dict.fromkeys(range(1, again + 3), EVENT)
     with scripted(script):
         found = shown_at(mechanism, ticks, again + 2)
@@ -287,7 +287,7 @@ def test_a_label_that_left_is_watched_and_tested_again_after_just_its_rest() -> 
 def test_bars_of_watched_labels_are_those_of_the_record() -> None:
     """Noise alone passes one in D ticks with probability 1 % at most, by a union bound."""
     mechanism = sliding(windows=(30, 1_800, 43_200), epsilon=1.0, delta=1e-9)
-    bars = [mechanism.bar_of(i) for i in range(3)]
+    bars = [mechanism._bars[i] for i in range(3)]
     assert bars == [117, 168, 198]
     assert [mechanism.threshold_of(i) for i in range(3)] == [168, 241, 284]
     assert mechanism.rest / 43_200 == pytest.approx(5.56, abs=0.01)

@@ -106,7 +106,10 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
         return self.every
 
     def with_quick_thresholds(self) -> HistogramConfig:
-        """Return this with a threshold for every tick, if solving for a constant one takes long."""
+        """Return these settings for a quick comparison.
+
+        That is with a threshold for every tick where solving for a constant one takes long.
+        """
         slow = (self.horizon_ticks or 0) > QUICK_HORIZON_MAX
         if self.threshold == "constant" and slow:
             return structs.replace(self, threshold="per_tick")
@@ -178,20 +181,18 @@ class UnkBase(OnCounters):
         source = "Cardoso, Rogers: Theorem 2, Lemma F.3"
         counts = _bound_of_counts(self, data.items, beta, data, assumes, source)
         hidden = counts.ours + self._worst_threshold(self._ticks(data))
-        bounds = (
-            "true count of an item not shown, at every tick that may show new items"
-        )
+        text = "true count of an item not shown, at every tick that may show new items"
         source = "Cardoso, Rogers: Theorem 6, Lemma F.2"
-        return counts, Bound("hidden", bounds, assumes, beta, hidden, source)
+        return counts, Bound("hidden", text, assumes, beta, hidden, source)
 
     def _worst_threshold(self, ticks: int) -> float:
-        """Bound every m_t, by the largest variance and the smallest delta_t (`discovery`)."""
+        """Bound every m_t of `discovery`, from the largest variance and the smallest delta_t."""
         config = self.config
         if config.threshold == "constant":
             return self.threshold(1) or 0
         tests = max(1, ticks // (config.every or 1))
         delta = self.delta_discovery / config.max_items
-        # The logarithm of delta / delta_t at the last test, whose delta_t is the smallest.
+        # The logarithm of `delta` / delta_t at the last test, whose delta_t is the smallest.
         if config.horizon_ticks is not None:
             log_ratio = math.log(tests)
         else:
@@ -279,12 +280,12 @@ class KnownBase(OnCounters):
     ) -> tuple[State, Release]:
         """Count a tick of declared labels, and release all of them."""
         state.merge(contributions, add_rows=False)
-        columns = state.ledger
+        ledger = state.ledger
         # The noise of ranks is drawn for stream keys, whose rows are in the order of the domain.
         ranks = isinstance(self._counter, Ranked)
-        noisy = noise.at(t, state.key_tags if ranks else columns.tags)
-        noisy += columns.counts
-        rows = np.arange(columns.n, dtype=np.int64)
+        noisy = noise.at(t, state.key_tags if ranks else ledger.tags)
+        noisy += ledger.counts
+        rows = np.arange(ledger.n, dtype=np.int64)
         return state, self.release(state, t, rows, noisy, None, noise)
 
 
@@ -296,11 +297,14 @@ def _bound_of_counts(
     assumes: str,
     source: str,
 ) -> Bound:
-    """Bound the noise of all labels at all ticks, by the counter's worst variance."""
+    """Bound the noise of all labels at all ticks, from the counter's worst variance.
+
+    `assumes` and `source` are texts of the bound, for people.
+    """
     ticks = mechanism.config.horizon_ticks or data.ticks
     worst = mechanism.worst_variance(ticks)
     # A bucket is the difference of two rounded ranks.
     rounding = 1.0 if mechanism.config.ranks else 0.5
     error = normal_bound(worst, labels * ticks, beta) + rounding
-    bounds = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
-    return Bound("counts", bounds, assumes, beta, error, source)
+    text = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
+    return Bound("counts", text, assumes, beta, error, source)

@@ -34,15 +34,15 @@ import numpy as np
 
 from workers.arrays.types import Floats
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.counters.base import Counter, check_tick
+from workers.mechanisms.counters.base import Counter, check_tick, last_tick_of
 from workers.mechanisms.noise.normal import quantile_up
 from workers.runtime.frozen import Frozen, memoized, read_only
 
-# Far above the error of one evaluation, far below what is visible in a threshold.
+# Factors that round to the safe side: far above the error of one evaluation in floats, far below
+# what is visible in a threshold.
 _OUTWARD = 1 + 1e-12
 _INWARD = 1 - 1e-12
-_LAST_TICK = 1 << 62
-_CHUNK_TICKS = 1 << 14
+_CHUNK_TICKS = 1 << 14  # in memory at once
 _GROUPS_PER_OCTAVE = 700  # of the variance: 0.1 % each
 # Far above the error of numpy's exp and sqrt over a sum of this length.
 _SUM_OUTWARD = 1 + 1e-9
@@ -93,7 +93,7 @@ class Discovery(Frozen):
         self.max_count = max_count
         self.delta = delta
         self._every = every
-        self._last_tick = _LAST_TICK if counter.horizon is None else counter.horizon
+        self._last_tick = last_tick_of(counter.horizon)
 
     def public(self) -> dict[str, object]:
         """Return the parameters that change a threshold, as JSON.
@@ -110,7 +110,7 @@ class Discovery(Frozen):
         return t % (self._every or 1) == 0
 
     def delta_at(self, t: int) -> float:
-        """Return tick t's delta for one item, 0 where nothing is tested."""
+        """Return delta_t, tick t's delta for one item, rounded down; 0 where nothing is tested."""
         horizon = self.counter.horizon
         every = self._every or 1
         check_tick("discovery", t, self._last_tick)
@@ -118,7 +118,7 @@ class Discovery(Frozen):
             return 0.0
         if horizon is not None:
             return self.delta / (self.max_items * (horizon // every)) * _INWARD
-        # k of the module.
+        # k of the module; t // every is the number of the test.
         octave = (t // every).bit_length() - 1
         parts = math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items
         return self.delta * 6 / parts * _INWARD
@@ -173,6 +173,7 @@ class ConstantDiscovery(Discovery):
     def __init__(
         self, counter: Counter, max_items: int, max_count: int, delta: float
     ) -> None:
+        """Solve for the threshold; ValueError without a horizon."""
         super().__init__(counter, max_items, max_count, delta)
         if counter.horizon is None:
             raise ValueError(
@@ -202,7 +203,7 @@ class ConstantDiscovery(Discovery):
         """Return the smallest valid m, by doubling, then by bisection."""
 
         def valid(threshold: int) -> bool:
-            # The union bound of the module.
+            """Return whether the module's union bound over all ticks and items is at most delta."""
             tails = _tails(self._groups, threshold + 0.5 - self.max_count)
             return (
                 self.max_items * float(tails @ self._groups.ticks) * _SUM_OUTWARD

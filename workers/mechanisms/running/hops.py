@@ -152,13 +152,15 @@ class Hops:
     def __init__(
         self, windows: Sequence[WindowCounter], *, has_sums: bool, has_ages: bool
     ) -> None:
-        # The last one counted.
+        # t, the last tick counted.
         self.tick = 0
         self._has_sums = has_sums
         self._has_ages = has_ages
         self._levels = [
             _Level(hop) for hop in sorted({1, *(window.hop for window in windows)})
         ]
+        # Version, t, and the number of hops of each level.
+        self._head = struct.Struct(f"<BQ{len(self._levels)}I")
         # By window: the place of its level in `_levels`, from here on called its height.
         self._level_of: list[int] = []
         hops = [level.hop for level in self._levels]
@@ -196,13 +198,13 @@ class Hops:
             self._close(height, tick_before, last)
 
     def leaving(self, i: int, before: int) -> Iterator[Entries]:
-        """Yield the hops that leave window i as it moves from tick `before` to the last counted."""
+        """Yield the hops that leave window i as it moves on from tick `before` to the last one."""
         window = self._windows[i]
         hops = self._levels[self._level_of[i]].hops
         # By number: those from the old beginning of the window to the new one.
         begin = window.begin(before) // window.hop
         end = window.begin(self.tick) // window.hop
-        # After a long time without ticks there are fewer hops than numbers.
+        # Few, but after a long time without ticks far more than there are hops.
         numbers = range(begin, end) if end - begin <= len(hops) else sorted(hops)
         for number in numbers:
             if begin <= number < end and number in hops:
@@ -217,19 +219,20 @@ class Hops:
         undated = []
         highest = len(self._levels) - 1
         for height, level in enumerate(self._levels):
-            # The number of the first hop still needed: by a window, or by the open hop of the level
-            # above.
+            # The number of the first hop still needed: by a window, or to be summed up in the open
+            # hop of the level above.
             least = level.begin(self.tick) // level.hop
             if height < highest:
                 upper = self._levels[height + 1]
                 opened = self.tick // upper.hop * upper.hop
                 least = min(least, opened // level.hop)
+            # Ascending.
             for number in list(level.hops):
                 if number >= least:
                     break
                 block = level.hops.pop(number)
                 name = _name(height, number)
-                # One that was never stored need not be deleted.
+                # A block that is still to be stored need not be stored, nor deleted.
                 if self._changes.pop(name, None) is None:
                     self._changes[name] = None
                 # Of lower levels, a hop of the level above still has the ages.
@@ -256,7 +259,8 @@ class Hops:
     def renumbered(self, new_rows: Longs, last: Longs) -> "Hops":
         """Return these hops for a ledger whose rows have other numbers; all are yet to be stored.
 
-        `new_rows` has the new number of every old row, ascending; `last` is by new number.
+        `new_rows` has the new number of every old row, in the same order; rows that are in a hop
+        have one. `last` is by new number.
         """
         hops = Hops(self._windows, has_sums=self._has_sums, has_ages=self._has_ages)
         hops.tick = self.tick
@@ -273,13 +277,11 @@ class Hops:
         if self._stored_tick == self.tick and not self._changes:
             return []
         numbers = [len(level.hops) for level in self._levels]
-        head = bytes((_VERSION,)) + struct.pack(
-            f"<Q{len(numbers)}I", self.tick, *numbers
-        )
-        found = [(HEAD, head), *self._changes.items()]
+        head = self._head.pack(_VERSION, self.tick, *numbers)
+        blocks = [(HEAD, head), *self._changes.items()]
         self._changes = {}
         self._stored_tick = self.tick
-        return found
+        return blocks
 
     def restore(self, blocks: Mapping[str, bytes], rows: int, last: Longs) -> None:
         """Read the stored blocks, by name, of a ledger of `rows` rows.
@@ -323,16 +325,15 @@ class Hops:
     def _restore_head(self, blocks: Mapping[str, bytes]) -> list[int]:
         """Read the last tick counted; return how many hops each level should have."""
         head = blocks.get(HEAD, b"")
-        form = struct.Struct(f"<BQ{len(self._levels)}I")
         if head[:1] not in (b"", bytes((_VERSION,))):
             raise StateRefused(
                 "stored state: the head of its hops is of another version"
             )
-        if len(head) != form.size:
+        if len(head) != self._head.size:
             raise StateRefused(
                 "stored state: the head of its hops is missing or damaged"
             )
-        _, tick, *numbers = form.unpack(head)
+        _, tick, *numbers = self._head.unpack(head)
         if not 1 <= tick <= _MOST_TICKS:
             raise StateRefused("stored state: the head of its hops is damaged")
         self.tick = tick
@@ -372,7 +373,7 @@ class Hops:
             self._keep(height, number, encode(total, ages))
 
     def _ages(self, height: int, number: int, rows: Rows, last: Longs) -> Longs:
-        """Return the ages of rows in a hop as in the module; none at level 0 or without `last`."""
+        """Return the ages of rows in a hop (see the module); none at level 0 or if not kept."""
         if not self._has_ages or not height:
             return _NONE
         end = (number + 1) * self._levels[height].hop

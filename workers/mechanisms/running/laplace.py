@@ -82,14 +82,18 @@ class KnownLaplace(Mechanism):
     law = "laplace"
 
     def __init__(self, config: KnownLaplaceConfig, unit: str = "event") -> None:
+        """Make the tree that epsilon pays for, and set what it costs: see the module."""
         super().__init__(config, unit)
+        # Never without: `about` says that it is needed.
         epsilon = config.epsilon or 0.0
         sensitivity = config.max_items * config.max_count
         radix = config.radix or best_radix(config.ticks, power=3)
         self._tree: LaplaceTree = laplace_tree(
             config.ticks, Fraction(epsilon), sensitivity, radix
         )
+        # The noise values that an event changes.
         changed = self._tree.levels * config.max_items
+        # All of delta is for the sampler's distance from its law.
         numerical = sampler_delta(
             epsilon, changed * self.ticks_of_item(), self._tree.tv
         )

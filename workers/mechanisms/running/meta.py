@@ -95,7 +95,7 @@ _COUNT = np.dtype("<i8")
 
 
 class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
-    """Settings: the one-shot `algorithm`, and those that it needs."""
+    """Settings of MetaAlgo: the one-shot `algorithm` of cells, and what it needs."""
 
     about = About(
         order_in_tables=50,
@@ -210,7 +210,8 @@ class MetaState(State):
     def add_noisy(self, level: int, rows: Rows, counts: Longs) -> None:
         """Add released counts of rows to the noisy sums of a level."""
         n = self.ledger.n
-        shown = slice(n) if len(rows) == n else rows  # all of them: a third of the time
+        # All of them as a slice takes a third of the time (measured).
+        shown = slice(n) if len(rows) == n else rows
         self._sums[level][shown] += counts
         self._has[level][shown] = True
         self._mark(_NOISY, level, rows)
@@ -246,7 +247,7 @@ class MetaState(State):
                 if kind == _NOISY
                 else np.zeros(0, dtype=np.bool_)
             )
-            # One without a number is stored without rows.
+            # A block of zeros is stored without rows.
             if not counts.any() and not flags.any():
                 counts = counts[:0]
                 flags = flags[:0]
@@ -257,7 +258,10 @@ class MetaState(State):
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
-        """Read a stored block; refuse one that is damaged. The ledger must be complete."""
+        """Read a stored block (see the module) into its rows; raise StateRefused if it is damaged.
+
+        The ledger must be complete.
+        """
         match = _BLOCK_NAME.fullmatch(name)
         if match is None:
             raise unknown_block(name)
@@ -267,6 +271,7 @@ class MetaState(State):
         self.grow()
         body = body_of(name, block, _VERSION)
         rows = int.from_bytes(body[:2], "little")
+        # Noisy counts have a flag of one byte each.
         is_whole = len(body) == 2 + rows * (_COUNT.itemsize + noisy)
         if not is_whole or level >= len(self._sums) or start + rows > self.ledger.n:
             raise StateRefused(f"stored state: block {name!r} is cut short")
@@ -294,6 +299,8 @@ class Meta(Budgeted):
     config: MetaConfig
 
     def __init__(self, config: MetaConfig, unit: str = "event") -> None:
+        """Make the tree, and the algorithm of a cell that the budget pays for."""
+        # Not that of `Budgeted`: sketches, which have a `size`, price their budget differently.
         Mechanism.__init__(self, config, unit)
         self._known = config.algorithm in KNOWN
         # Where epsilons add up, a cell's noise grows with L and not with its root.
@@ -314,7 +321,7 @@ class Meta(Budgeted):
     def _within_budget(self, config: MetaConfig) -> Noisy | Picking:
         """Return the algorithm that an L-th of the budget pays for, and set the cost.
 
-        Shares are rounded down, and what L cells cost up: an event lies in one cell of each level.
+        An event lies in one cell of each of L levels. Shares are rounded down, the cost up.
         """
         self._cost = split(config, discovers=not self._known)
         algorithm = make_algorithm(
@@ -352,17 +359,18 @@ class Meta(Budgeted):
         yield from figures_of(self.algorithm)
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Bound the error of every sum of cells, with probability 1 - beta.
+        """Bound the error of every sum of cells, with probability 1 - beta, by kind of algorithm.
 
-        An item that a cell does not show counts as 0 in that cell. A union bound is over `values`,
-        the sums of an epoch; each adds up to `used` cells. `lost` is what sketches leave out.
+        An item that a cell does not show counts as 0 in that cell. The bounds are union bounds over
+        `values`, the sums of an epoch; each adds up to `used` cells. `lost` is what sketches leave
+        out.
         """
         config = self.config
         name = config.algorithm
         p = config.parameters()
         algorithm = self.algorithm
         releases = self._ticks(data)
-        # How many labels a release can show.
+        # How many labels a release can show: k or kbar of them, where the algorithm limits that.
         labels = data.items
         where = ""
         if name in PICKING + LIMITED:
@@ -380,9 +388,11 @@ class Meta(Budgeted):
             lost = data.weight / (algorithm.size + 1)
             error = sketch_error(algorithm, used, values, beta)
         elif isinstance(algorithm, Picking):
+            # Half of beta for the choice of labels, half for their noise.
             error = used * choice_error(p, algorithm, releases, beta / 2)
             error += subset_bound(algorithm.sd**2, used, values, beta / 2)
         else:
+            # Of `LIMITED` an item's noise, and that of the bar it has to pass.
             copies = 2 if name in LIMITED else 1
             error = sum_error(algorithm, used, copies, values, beta)
         text = f"error of every count, over {releases:,} ticks"
@@ -418,12 +428,12 @@ class Meta(Budgeted):
         self._check(t)
         state = expect_type(MetaState, state)
         drawn = expect_type(OneShotNoise, noise)
-        columns = state.ledger
-        counts_before = columns.counts.copy()
+        ledger = state.ledger
+        counts_before = ledger.counts.copy()
         state.merge(contributions, add_rows=not self._known)
         state.grow()
         # What this tick counted.
-        counts = columns.counts.copy()
+        counts = ledger.counts.copy()
         counts[: len(counts_before)] -= counts_before
         level = 0
         block = t
@@ -439,12 +449,12 @@ class Meta(Budgeted):
             state.add_open(level + 1, counts)
         if self._known:
             # All rows: which of them have events must not matter.
-            cell = Cell(columns.tags, columns.keys, counts, state.key_tags)
+            cell = Cell(ledger.tags, ledger.keys, counts, state.key_tags)
             present = None
         else:
             present = np.flatnonzero(counts)
-            tags = columns.tags.take(present, axis=0)
-            cell = Cell(tags, columns.keys[present], counts[present], state.key_tags)
+            tags = ledger.tags.take(present, axis=0)
+            cell = Cell(tags, ledger.keys[present], counts[present], state.key_tags)
         rows, noisy = self.algorithm.release(cell, drawn, (level, block - 1))
         state.add_noisy(level, rows if present is None else present[rows], noisy)
         found, sums = state.shown()

@@ -46,8 +46,8 @@ def counters_of_parts(
     all with the same noise: one, or one for each window.
     """
     items = config.max_items
-    of_sums = Fraction(0) if config.sum is None else Fraction(config.sum.share)
-    of_totals = Fraction(config.total_share or 0)
+    sums_share = Fraction(0) if config.sum is None else Fraction(config.sum.share)
+    totals_share = Fraction(config.total_share or 0)
     # What `init --private` has spent on choosing the bounds is paid first.
     bounds = Fraction(config.bounds_rho or 0)
     if 2 * bounds > Fraction(rho):
@@ -55,18 +55,20 @@ def counters_of_parts(
             f"{config.where()}bounds_rho = {config.bounds_rho}: more than half of the budget, rho {rho:.6g}"
         )
     of_noise = Fraction(rho) - bounds
-    # How many times as much as one changed item an event costs; one changes several ranks.
-    of_items = Fraction(items)
+    # By part: its share of rho, and how many times the cost of a change by one an event may cost.
+    # With independent noise that is the sum of the squares of its changes; buckets of ranks share
+    # noise, and cost more.
+    items_units = Fraction(items)
     if config.ranks:
-        of_items = ranks_of(len(config.declared)).units(items)
-    # The share of rho, and how many times the cost of a change by one an event may cost: the sum of
-    # the squares of its changes.
-    parts = {"counts": (1 - of_sums - of_totals, of_items * config.max_count**2)}
+        items_units = ranks_of(len(config.declared)).units(items)
+    counts_share = 1 - sums_share - totals_share
+    parts = {"counts": (counts_share, items_units * config.max_count**2)}
     if config.sum is not None:
         most = config.sum.steps * config.max_count
-        parts["sums"] = of_sums, Fraction(items * most**2)
-    if of_totals:
-        parts["totals"] = of_totals, Fraction((items * config.max_count) ** 2)
+        parts["sums"] = sums_share, Fraction(items * most**2)
+    if totals_share:
+        # One number, to which all items of an event add.
+        parts["totals"] = totals_share, Fraction((items * config.max_count) ** 2)
     counters = {}
     spent = bounds
     for part, (share, units) in parts.items():
@@ -74,7 +76,7 @@ def counters_of_parts(
         try:
             counters[part] = make(rho_item)
         except ValueError:
-            # Only a step that is too small makes the noise of sums too large.
+            # Too much noise for a counter: that of sums is so only if their step is too small.
             if config.sum is None or part != "sums":
                 raise
             raise ValueError(
@@ -139,7 +141,7 @@ class CounterMechanism(Budgeted):
         return self._counter.rho_item
 
     def noise_bytes(self, counter: Counter) -> int:
-        """Return how many bytes a row the noise of a counter would take in this mechanism."""
+        """Return how many bytes a row the noise of a counter takes in this mechanism."""
         return cached_bytes(counter.columns(any_stream()))
 
     def row_bytes(self) -> RowBytes:
@@ -151,7 +153,10 @@ class CounterMechanism(Budgeted):
         return self._counter.curve()
 
     def other_counter(self, kind: str, radix: int | None) -> tuple[Curve, int] | None:
-        """Return curve and bytes a row with another counter; None for the noise of ranks."""
+        """Return the curve and the bytes a row with another counter at the same cost, for a plan.
+
+        None for ranks, which have a counter of their own.
+        """
         if self.config.ranks:
             return None
         ticks = self.config.horizon_ticks
@@ -184,6 +189,7 @@ class OnCounters(CounterMechanism):
     """
 
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool) -> None:
+        """Make the counters that the budget pays for, and set what they cost."""
         super().__init__(config, unit, discovers=discovers)
         rho = self._cost.rho
         counters, spent = counters_of_parts(
@@ -239,7 +245,8 @@ class OnCounters(CounterMechanism):
         summed = self.config.sum
         if isinstance(noise, NoiseOfParts):
             if summed and self.of_sums and noise.sums:
-                # In the order in which rows were shown: tags given to cached noise only grow.
+                # Cached noise is fast for tags with new ones only behind those of the last tick: in
+                # the order in which rows were shown, which stay shown.
                 order = np.argsort(ledger.shown[rows], kind="stable")
                 drawn = np.empty(len(rows), dtype=np.int64)
                 drawn[order] = noise.sums.at(t, ledger.tags[rows[order]] ^ SUM_CELLS)
@@ -268,8 +275,9 @@ class NoiseOfParts:
         return cached_bytes(self.counts) + cached_bytes(self.sums)
 
 
-# A row's tag with this bit flipped draws noise of its sum, independent of that of its count: the
-# bit is in the level of a noise cell, and no counter has such levels.
+# A row's tag xored with this draws noise of its sum, independent of that of its count. Noise is
+# AES(tag XOR cell), and the bit is in the level of a cell (the first word): no counter has such
+# levels.
 SUM_CELLS = read_only(np.array([1 << 56, 0], dtype=np.uint64))
 
 

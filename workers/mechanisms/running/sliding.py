@@ -8,7 +8,7 @@
     E_i         `memory_of`, r_i + K
     m_i         `threshold_of`
     D           `watched`, WATCHED times the longest window
-    a_i         `bar_of`: in D ticks noise alone passes one of them with probability 1 % at most
+    a_i         `_bars`: in D ticks noise alone passes one of them with probability 1 % at most
     P           `period`, ticks of one user that are protected together; 1 where an event is
 
 Published of window i: count + floor(N(t) - N(b_i(t)) + 1/2). A row of an unknown domain is
@@ -82,7 +82,7 @@ from workers.mechanisms.running.on_counters import (
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import read_only
 
-# Fewer rows are never forgotten: they cost less than their renumbering.
+# Of so few rows none are forgotten: they cost less than their renumbering.
 LEAST_ROWS = 4096
 # Looking through so many counts takes as long as sorting one row.
 COUNTS_PER_SORTED_ROW = 256
@@ -100,8 +100,9 @@ Counters = tuple[WindowCounter, ...]
 class SlidingState(State):
     """The rows, what windows count of them, and the hops that will leave (sensitive).
 
-    `has_ages`: whether hops say when a row had its last event (`Hops`); None: as `discovers`. The
-    ledger's own counts and sums are those of one tick, until `count` moves them here.
+    `discovers`: whether labels are unknown, so that a row's last event decides whether it is
+    tested; hops then say when that was (`has_ages`). The ledger's own counts and sums are those of
+    one tick, until `count` moves them here.
     """
 
     def __init__(
@@ -110,11 +111,9 @@ class SlidingState(State):
         *,
         has_sums: bool,
         discovers: bool,
-        has_ages: bool | None = None,
     ) -> None:
         super().__init__()
-        ages = discovers if has_ages is None else has_ages
-        self.hops = Hops(windows, has_sums=has_sums, has_ages=ages)
+        self.hops = Hops(windows, has_sums=has_sums, has_ages=discovers)
         self._windows = windows
         self._has_sums = has_sums
         self._discovers = discovers
@@ -149,13 +148,13 @@ class SlidingState(State):
         return self._counts
 
     def sums(self, i: int) -> Longs:
-        """Return the exact sum of every row in window i, in steps."""
+        """Return the exact sum of every row in window i, in steps of the setting `sum`."""
         self._grow()
         column: Longs = self._sums[i]
         return column[: self.ledger.n]
 
     def count(self, t: int) -> None:
-        """Count what was merged as tick t, and let what windows no longer cover leave them."""
+        """Count what was merged as tick t; ticks no longer in a window leave its counts."""
         tick_before = self.hops.tick
         entries = self._take_merged()
         last = self._last
@@ -186,8 +185,9 @@ class SlidingState(State):
                 self._add(i, entries, 1)
 
     def _check_ticks(self) -> None:
-        """Raise StateRefused if a row has a tick that is not counted yet."""
+        """Raise StateRefused if a stored row was shown, left or had an event in a later tick."""
         ledger = self.ledger
+        # Columns of ticks, of the last one counted at most.
         ticks = [ledger.shown]
         if self._discovers:
             ticks += [ledger.last, ledger.left]
@@ -216,7 +216,8 @@ class SlidingState(State):
         """Return what was merged since the last call, and set the ledger's counts and sums to 0."""
         ledger = self.ledger
         counts = ledger.counts
-        # Looking through all counts is faster than sorting, but for few rows.
+        # Rows are in `counts_changed` once for each message: distinct ones are found by looking
+        # through all counts, or where they are few by sorting them, which is then faster.
         merged = sum(map(len, ledger.counts_changed))
         if COUNTS_PER_SORTED_ROW * merged > len(counts):
             rows, taken = taken_from(counts)
@@ -251,8 +252,8 @@ class SlidingState(State):
 class _ShownColumns:
     """The noise of sums, for the rows that are shown.
 
-    `LineColumns` keeps what it needs to draw noise quickly for tags that are only ever added to,
-    while shown rows leave and return. So it is given the tags of all rows asked for since
+    `LineColumns` is fast for tags that are the same from tick to tick, with new ones only behind
+    them, while shown rows leave and return. So it is given the tags of all rows asked for since
     `_start_anew`, in that order, and those that are shown now are picked from its noise.
     """
 
@@ -269,11 +270,12 @@ class _ShownColumns:
         self._places = np.empty(0, dtype=np.int64)
 
     def at(self, t: int, tags: Tags, rows: Rows) -> list[Longs]:
-        """Return the noise of `rows`, ascending, by window; `tags` are those of all rows."""
+        """Return the noise of the sums of `rows`, by window; `tags` are those of all rows."""
         if len(self._rows) > 2 * len(rows) + LEAST_ROWS:
             self._start_anew()
         if more := len(tags) - len(self._places):
             self._places = np.concatenate((self._places, np.full(more, -1)))
+        # Rows that have no place in the columns yet get the next ones.
         new = rows[self._places[rows] < 0]
         self._places[new] = np.arange(len(new)) + len(self._rows)
         self._rows = np.concatenate((self._rows, new))
@@ -302,13 +304,14 @@ class WindowNoise:
         self._totals = LineColumns(of_totals, stream) if of_totals else None
         ranked = tuple(one for one in of_counts if isinstance(one, RankedLine))
         self._ranks = RankColumns(ranked, stream) if ranked else None
+        # The ledger whose rows the next two have, which `_follow` sets.
         self._ledger: Ledger | None = None
         self._counts: LineColumns
         self._sums: _ShownColumns
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes of the noise of counts and sums."""
+        """What is kept for the noise of a row's counts and sum; totals are of stream keys."""
         sums = 0
         if self._of_sums:
             sums = LineColumns(self._of_sums, self._stream).bytes_per_row
@@ -321,7 +324,10 @@ class WindowNoise:
         return self._of_counts[0].draw(self._stream, t, tags)
 
     def counts(self, t: int, state: State) -> Longs:
-        """Return the noise of the counts of all rows, (windows, n)."""
+        """Return the noise of the counts of all rows, (windows, n).
+
+        With ranks the rows are the buckets of every stream key, and noise is drawn by stream key.
+        """
         if self._ranks is not None:
             return np.array(self._ranks.windows(t, state.key_tags))
         self._follow(state.ledger)
@@ -336,7 +342,7 @@ class WindowNoise:
         return () if self._totals is None else self._totals.at(t, key_tags)
 
     def _follow(self, ledger: Ledger) -> None:
-        """Begin new columns if this is another ledger than before: its rows are others."""
+        """Begin new columns where a new ledger has come, whose rows are others (`compacted`)."""
         if ledger is not self._ledger:
             self._ledger = ledger
             self._counts = LineColumns(self._of_counts, self._stream)
@@ -381,11 +387,7 @@ class Sliding(Budgeted):
     def _make_counters(self) -> tuple[Fraction, float]:
         """Set the counters, and `rest`; return the overlap of periods, and what they cost."""
         config = self.config
-        counters, spent = counters_of_parts(
-            config,
-            self._cost.rho,
-            self._lines,
-        )
+        counters, spent = counters_of_parts(config, self._cost.rho, self._lines)
         of_counts = counters["counts"]
         self.windows = self._of_counts = of_counts
         self.sum_windows = counters.get("sums", ())
@@ -424,12 +426,16 @@ class Sliding(Budgeted):
         """Return how many periods of a user a window can count; 1 where an event is protected."""
         if self.config.user_period is None:
             return 1
-        # 1 + ceil((r_i - 1) / P): r_i ticks may begin in the last tick of a period.
-        return (self.windows[i].most_ticks - 2) // self.period + 2
+        # A window may begin in the last tick of a period: its other ticks are in the next ones.
+        other_ticks = self.windows[i].most_ticks - 1
+        return 1 + -(-other_ticks // self.period)
 
     def _compute_bar(self, i: int) -> int:
-        """Return a_i, at most m_i; nothing that is promised depends on it."""
-        # A label of count 0 is looked at once a tick in every window, while it is watched.
+        """Return a_i, at most m_i: rarely do watched labels of count 0 pass it by noise alone.
+
+        Nothing that is promised depends on it.
+        """
+        # A watched label is looked at once a tick in every window.
         looks = len(self.windows) * self.watched
         bar = window_threshold(
             self.windows[i],
@@ -447,10 +453,6 @@ class Sliding(Budgeted):
     def threshold_of(self, i: int) -> int | None:
         """Return the noisy count above which window i shows an item; None: all are shown."""
         return self._thresholds[i]
-
-    def bar_of(self, i: int) -> int:
-        """Return the noisy count above which window i shows a label again that is watched."""
-        return self._bars[i]
 
     @property
     def _line(self) -> WindowCounter:
@@ -554,17 +556,21 @@ class Sliding(Budgeted):
         new = np.empty(ledger.n, dtype=np.int64)
         rows = np.empty(ledger.n, dtype=np.int64)
         noisy = np.empty_like(drawn)
+        scratch = np.empty(GROUP_ROWS, dtype=np.int64)
         newly_shown, printed, state.alive = find_printed(
             state.counts_by_window,
             drawn,
             np.array(self._thresholds, dtype=np.int64),
+            # A window tests rows with an event after its tick in `since`.
             np.array(since, dtype=np.int64),
             shown,
             left,
             last,
-            self._rested(t),
+            # Rows that left at this tick or later are not tested.
+            self._resting_since(t),
+            # Hidden rows without an event after this tick may be forgotten.
             t - self._most_memory,
-            np.empty(GROUP_ROWS, dtype=np.int64),
+            scratch,
             new,
             rows,
             noisy,
@@ -587,7 +593,7 @@ class Sliding(Budgeted):
         if is_back.any():
             ledger.mark_returned(rows[is_back], t)
 
-    def _rested(self, t: int) -> int:
+    def _resting_since(self, t: int) -> int:
         """Return the tick D + K before t: labels that left then or later are not tested at t.
 
         They are watched or at rest. At least 1: 0 says that a label did not leave.
@@ -599,7 +605,7 @@ class Sliding(Budgeted):
         return max(map(self.memory_of, range(len(self.windows))))
 
     def _without_forgotten(self, state: SlidingState) -> SlidingState:
-        """Return the state, or one of the rows alive if these are fewer than half."""
+        """Return the state, or where fewer than half of the rows are alive one of these alone."""
         ledger = state.ledger
         alive = state.alive
         if alive is None or ledger.n < LEAST_ROWS or 2 * alive >= ledger.n:
@@ -607,13 +613,13 @@ class Sliding(Budgeted):
         return state.compacted(np.flatnonzero(self._is_alive(state)))
 
     def _is_alive(self, state: SlidingState) -> Bools:
-        """Return which rows may not be forgotten."""
+        """Return which rows may not be forgotten: shown, watched, at rest or still tested ones."""
         ledger = state.ledger
         if not self._discovers:
             return np.ones(ledger.n, dtype=np.bool_)
         t = state.hops.tick
         alive: Bools = ledger.shown != 0
-        alive |= ledger.left >= self._rested(t)
+        alive |= ledger.left >= self._resting_since(t)
         alive |= ledger.last > t - self._most_memory
         return alive
 
@@ -626,6 +632,7 @@ class Sliding(Budgeted):
             return [None] * len(self.windows)
         of_windows: list[Noisy | None] = []
         for i, noise in enumerate(drawn.sums(t, state.ledger, rows)):
+            # 2 S - R n: see `OnCounters`.
             centred = 2 * state.sums(i)[rows] - summed.steps * state.counts(i)[rows]
             of_windows.append(Noisy(centred + noise, sd_at(self.sum_windows[i], t)))
         return of_windows

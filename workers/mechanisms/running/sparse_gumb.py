@@ -159,15 +159,15 @@ class SparseNoise:
         self._counter = counter
         self._test = mechanism._test_table
         self._threshold = mechanism._threshold_table
-        # Noise is drawn again for the few chosen rows; only a counter of which that takes ever
-        # longer keeps columns of all rows.
+        # At every tick the noise of the few chosen rows is drawn without a cache. Where that takes
+        # longer with every tick (`grows`), there is one, of all rows.
         self._columns = counter.columns(stream) if counter.grows else None
 
     def at(self, t: int, tags: Tags) -> Longs:
         return self._counter.draw(self._stream, t, tags)
 
     def chosen(self, t: int, tags: Tags, rows: Rows) -> Longs:
-        """Return the noise of some rows at tick t."""
+        """Return the noise of the counts of some rows at tick t; `tags` are those of all rows."""
         if self._columns is not None:
             return self._columns.at(t, tags)[rows]
         return self._counter.draw(self._stream, t, tags.take(rows, axis=0))
@@ -220,9 +220,10 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
 
     @classmethod
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
-        """Yield settings to compare with `other`: as many items as it shows, but not all labels."""
+        """Yield settings to compare with `other`: as many items as it shows."""
         k = most_shown_by(other) or COMPARED_TOP_K
         if other.declared:
+            # Not all labels: there must be some to choose from.
             k = max(1, min(k, len(other.declared) - 1))
         yield {"top_k": k, "switches": _COMPARED_SWITCHES}
 
@@ -243,9 +244,12 @@ class SparseGumb(CounterMechanism):
     config: SparseGumbConfig
 
     def __init__(self, config: SparseGumbConfig, unit: str = "event") -> None:
+        """Compute the scales of all noise from rho, then from these what they cost.
+
+        Symbols and proof are the module's. kappa adds up the three costs below: k / 2 of counters,
+        k / 2 of picks, and 1/8 (or 2) of tests.
+        """
         super().__init__(config, unit, discovers=False)
-        # Scales from rho, then the cost from the scales: symbols and proof are the module's text.
-        # kappa adds the three costs below: k / 2 of counters, k / 2 of picks, 1/8 (or 2) of tests.
         tight = config.accounting == "tight"
         k = config.top_k
         s = config.switches
@@ -264,7 +268,8 @@ class SparseGumb(CounterMechanism):
             self._threshold_scale
         )
         self._test_table: Geometric | DiscreteLaplace = table(self._test_scale)
-        # Scales are rounded up, so at most rho is spent. A loss of range eps costs eps^2 / 8.
+        # Scales are rounded up, so at most rho is spent. A loss of range eps costs eps^2 / 8. These
+        # are for an event that changes counts by one; by Dinf it costs Dinf^2 as much.
         counts = k * (s + 1) * Fraction(self._counter.rho_item)
         picks = k * (s + 1) / self._pick_scale**2 / 8
         test_range = 1 / self._threshold_scale + 2 / self._test_scale
@@ -301,7 +306,7 @@ class SparseGumb(CounterMechanism):
         return self.config.top_k
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Return the bounds on counts and on selection.
+        """Return the bounds on counts and on selection, each with failure probability beta.
 
         If switches remain and none is made at t, every outside item satisfies count + Y <= least +
         N + eta_t + Z, N the noise of the least published count: the item exceeds it by at most
@@ -365,10 +370,14 @@ class SparseGumb(CounterMechanism):
     def carry(
         self, last: State, t: int, noise: Noise, state: State, keys: Codes
     ) -> Rows:
-        """Begin with the items chosen last: tick 1 then chooses none for these stream keys."""
+        """Begin with the items chosen last: tick 1 then chooses none for these stream keys.
+
+        No switch of the new epoch is used up by that.
+        """
         before = expect_type(SparseState, last)
         begun = expect_type(SparseState, state)
         for key, chosen in before.chosen.items():
+            # Its number in the new state; -1 if it has none there.
             if keys[key] >= 0:
                 begun.choose(int(keys[key]), chosen, 0)
         return self._rows(begun, sorted(begun.chosen)).reshape(-1)
@@ -382,20 +391,20 @@ class SparseGumb(CounterMechanism):
         """Count a tick, test and choose again where a switch is due, and show the chosen."""
         state = expect_type(SparseState, state)
         noise = expect_type(SparseNoise, noise)
-        columns = state.ledger
+        ledger = state.ledger
         s = self.config.switches
         state.merge(contributions, add_rows=False)
-        counts = columns.counts.reshape(-1, len(self._domain))
+        counts = ledger.counts.reshape(-1, len(self._domain))
         testing = [
             key
             for key in range(len(counts))
             if key in state.chosen and state.used[key] < s
         ]
         if testing:
-            # By stream key: m, the least published count inside, and the largest count + Y outside,
-            # where the least int64 takes the place of those inside.
+            # By stream key: m, the least published count inside.
             inside = self._counts(state, t, testing, noise).min(axis=1).tolist()
-            tested = columns.counts + noise.test(t, columns.tags)
+            # And the largest count + Y outside; those inside become the least int64.
+            tested = ledger.counts + noise.test(t, ledger.tags)
             outside = tested.reshape(counts.shape)[testing]
             chosen = np.array([state.chosen[key] for key in testing])
             np.put_along_axis(outside, chosen, np.iinfo(np.int64).min, axis=1)
@@ -405,12 +414,13 @@ class SparseGumb(CounterMechanism):
                 z = noise.threshold(state.key_tags[key : key + 1], used)
                 if most > least + self.eta(t) + z:
                     self._choose(state, key, counts[key], used + 1, noise)
-        # At tick 1, and at the first of a stream key that comes later.
+        # Without a test at tick 1, and at the first tick of a stream key that comes later.
         for key in range(len(counts)):
             if key not in state.chosen:
                 self._choose(state, key, counts[key], 0, noise)
         shown = self._rows(state, range(len(counts)))
         noisy = self._counts(state, t, range(len(counts)), noise).reshape(-1)
+        # A release has ascending rows.
         order = np.argsort(shown.reshape(-1))
         return state, Release(shown.reshape(-1)[order], noisy[order], self.sd(t), None)
 

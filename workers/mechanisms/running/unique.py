@@ -48,7 +48,7 @@ from workers.mechanisms.ledger import (
 )
 from workers.mechanisms.mechanism import Noise, State, body_of
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.running.hops import Entries
+from workers.mechanisms.running.hops import Entries, Hops
 from workers.mechanisms.running.sliding import (
     LEAST_ROWS,
     Counters,
@@ -125,11 +125,11 @@ class Pairs:
 
     def changed(self) -> Iterator[tuple[str, bytes]]:
         """Yield the blocks with pairs that are not stored yet; then all are taken as stored."""
-        # The first of them may be in a block with others that are stored.
+        if self._stored == self.n:
+            return
+        # The last stored block may have room for more: it is written again.
         first = self._stored // _BLOCK_PAIRS * _BLOCK_PAIRS
         for begin in range(first, self.n, _BLOCK_PAIRS):
-            if self._stored == self.n:
-                break
             stop = min(begin + _BLOCK_PAIRS, self.n)
             tags = self._tags[begin:stop].astype("<u8").tobytes()
             rows = self._rows[begin:stop].astype("<u4").tobytes()
@@ -160,10 +160,11 @@ class UniqueState(SlidingState):
     """The items, the pairs, and how many pairs of each item are in each window (sensitive)."""
 
     def __init__(self, windows: Counters, *, discovers: bool) -> None:
-        # Ages: a restart reads from them when each pair had its last event.
-        super().__init__(windows, has_sums=False, discovers=discovers, has_ages=True)
+        super().__init__(windows, has_sums=False, discovers=discovers)
+        # Their rows are pairs. A restart reads from the ages when each had its last event.
+        self.hops = Hops(windows, has_sums=False, has_ages=True)
         self.pairs = Pairs()
-        # Pairs with an event in the tick that is being merged.
+        # The pairs with an event in the tick that is being merged, message by message.
         self._merged: list[Rows] = []
 
     @property
@@ -179,7 +180,7 @@ class UniqueState(SlidingState):
 
     @property
     def wastes(self) -> bool:
-        """Return whether more than half of the pairs, of many, are in no window."""
+        """Return whether there are many pairs, more than half of them in no window."""
         pairs = self.pairs
         return (
             pairs.n >= LEAST_ROWS
@@ -187,17 +188,19 @@ class UniqueState(SlidingState):
         )
 
     def merge(self, contributions: Parts, *, add_rows: bool) -> None:
-        """Note the pairs of user and item in one tick's messages.
+        """Note the pairs of user and item in one tick's messages, for `count`.
 
-        Items that the ledger lacks get a row, or without `add_rows` are left out.
+        Pairs not met before get a number. An item that the ledger lacks gets a row; without
+        `add_rows` its pairs are left out.
         """
         for part, key_index in contributions:
             if part.users is None:
                 raise TypeError("contributions without users")
+            # -1: of a stream key that this process does not serve.
             keys = key_index[part.key_of_row]
             served = np.flatnonzero(keys >= 0)
             item_tags = part.tags.take(served, axis=0)
-            # A pair's tag: of its item, with the user's digest.
+            # The pairs' tags: see the module.
             tags = readonly_contiguous(item_tags ^ part.users.take(served, axis=0))
             pairs = self.pairs.find(tags)
             self._merged.append(pairs[pairs >= 0])
@@ -207,27 +210,24 @@ class UniqueState(SlidingState):
             new = new[_first_of_each(tags.take(new, axis=0))]
             rows = self.ledger.find(item_tags.take(new, axis=0))
             if add_rows and (rows < 0).any():
-                self._append_items(part, keys, served, new[rows < 0])
+                self._append_items(part, keys, served[new[rows < 0]])
                 rows = self.ledger.find(item_tags.take(new, axis=0))
             has_row = rows >= 0
             added = self.pairs.append(tags.take(new[has_row], axis=0), rows[has_row])
             self._merged.append(added)
 
-    def _append_items(
-        self, part: Contributions, keys: Codes, served: Longs, unknown: Longs
-    ) -> None:
-        """Append rows for a message's items that the ledger lacks, each once.
+    def _append_items(self, part: Contributions, keys: Codes, rows: Longs) -> None:
+        """Append items that the ledger lacks to it, each once.
 
-        `served` are the message's rows whose stream keys are served, by `keys` (of all its rows);
-        `unknown` are places in `served`.
+        They are those in some `rows` of a message, all of served stream keys; `keys` has the
+        ledger's index of the stream key by row of the message.
         """
-        rows = served[unknown]
         rows = rows[_first_of_each(part.tags.take(rows, axis=0))]
         labels = part.labels.take(rows)
         self.ledger.append(part.tags.take(rows, axis=0), keys[rows], labels)
 
     def count(self, t: int) -> None:
-        """Count what was merged as tick t, and let users whom windows no longer cover leave."""
+        """Count what was merged as tick t; pairs without an event in a window leave its counts."""
         tick_before = self.hops.tick
         pairs = self.pairs
         merged = _distinct(self._merged)
@@ -240,15 +240,16 @@ class UniqueState(SlidingState):
         ones = np.ones(len(merged), dtype=np.int64)
         self.hops.add(t, Entries(merged, ones, _NONE), last)
         for i, window in enumerate(self._windows):
-            # Those that the window did not count before this tick.
+            # Pairs that the window did not count before this tick. (Its begin may be below 0.)
             is_new = (last_before == 0) | (last_before <= window.begin(tick_before))
             self._add_pairs(i, merged[is_new], 1)
-            # Of pairs in hops that leave, those without a later event.
+            # Of the pairs in hops that leave the window, those without a later event leave it.
             left = [entries.rows for entries in self.hops.leaving(i, tick_before)]
             leaving = _distinct(left)
             self._add_pairs(i, leaving[last[leaving] <= window.begin(t)], -1)
-        # No hop has these pairs' last ticks any more: the ledger stores those of their items, if no
-        # other pair has a later one.
+        # No hop has these pairs' last ticks any more, so a restart could not read those of their
+        # items from hops: the ledger stores them. Not of an item with a later event: that is of
+        # another pair, in a hop that is kept.
         for dropped in self.hops.drop(last):
             if self._discovers:
                 rows = np.unique(pairs.rows[dropped]).astype(np.int64)
@@ -261,6 +262,7 @@ class UniqueState(SlidingState):
     def restored(self) -> None:
         """Read pairs and hops, and count all windows again from them."""
         ledger = self.ledger
+        # The blocks of pairs; the others are of hops.
         blocks = {
             name: self._blocks.pop(name)
             for name in sorted(self._blocks)
@@ -270,10 +272,12 @@ class UniqueState(SlidingState):
         last = self.pairs.last
         self.hops.restore(self._blocks, self.pairs.n, last)
         self._blocks = {}
+        # An item's last event is the latest of its pairs'.
         if self._discovers:
             np.maximum.at(ledger.last, self.pairs.rows, last)
         self._check_ticks()
         for i, window in enumerate(self._windows):
+            # Not below 0, which is the `last` of pairs without an event in any window.
             begin = max(window.begin(self.hops.tick), 0)
             self._add_pairs(i, np.flatnonzero(last > begin), 1)
 
@@ -283,6 +287,7 @@ class UniqueState(SlidingState):
         ledger = self.ledger
         new_rows = np.full(ledger.n, -1, dtype=np.int64)
         new_rows[rows] = np.arange(len(rows))
+        # Their items are among `rows`: an item with an event in a window is never forgotten.
         live = np.flatnonzero(self.live_pairs)
         compact.ledger = ledger.selected(rows)
         compact.key_tags = self.key_tags
@@ -290,7 +295,7 @@ class UniqueState(SlidingState):
         new_pairs = np.full(self.pairs.n, -1, dtype=np.int64)
         new_pairs[live] = np.arange(len(live))
         compact.hops = self.hops.renumbered(new_pairs, compact.pairs.last)
-        # So that there are counts of all rows.
+        # The ledger may have rows for which there are no counts yet.
         self._grow()
         compact._counts = self._counts.take(rows, axis=1)
         return compact
@@ -366,7 +371,8 @@ class UniqueNoise(WindowNoise):
 def cells_of_window(i: int) -> Tags:
     """Return what a row's tag is xored with in window i, so that each window has its own noise.
 
-    The bits are in the level of a noise cell, and no level of a counter reaches them.
+    Noise is AES(tag XOR cell), so this is as good as other cells. These bits are in the level of a
+    cell, the first word, above those of any counter's level: windows share no cell.
     """
     return np.array([i << 40, 0], dtype=np.uint64)
 
@@ -404,7 +410,7 @@ class UniqueUsers(Sliding):
         return window.most_ticks + rest_of(window.levels)
 
     def _periods_in(self, i: int) -> int:
-        # A user counts once, whatever the periods.
+        """Return 1: in a window a user counts once, whatever the periods."""
         return 1
 
     def _parameters(self) -> Mapping[str, object]:
@@ -418,7 +424,10 @@ class UniqueUsers(Sliding):
         return UniqueNoise(stream, self._actives)
 
     def _without_forgotten(self, state: SlidingState) -> SlidingState:
-        """Return the state, or one without forgotten rows and pairs if these are more than half."""
+        """Return the state, or one without forgotten rows and pairs.
+
+        The latter where more than half of the rows, or of the pairs (`wastes`), are forgotten.
+        """
         kept = super()._without_forgotten(state)
         if kept is state and isinstance(state, UniqueState) and state.wastes:
             return state.compacted(np.flatnonzero(self._is_alive(state)))
