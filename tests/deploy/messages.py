@@ -70,8 +70,8 @@ SPOKEN = {
         "path_complaints",
         "_complaints",
         "complaints",
-        "_of_view",
-        "_of_condition",
+        "_view_complaints",
+        "_condition_complaints",
     },
 }
 #: Functions that make an exception of the sentence that they are given, and what they put before it.

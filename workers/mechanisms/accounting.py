@@ -89,6 +89,7 @@ class PrivacyCost:
         return Fraction(self.rho) * self.times * self.together
 
     def __post_init__(self) -> None:
+        """Raise ValueError if rho or a part of delta is out of range."""
         _check_rho(self.rho)
         for name, failure in self.failures:
             if not 0 <= failure <= 1:

@@ -121,6 +121,7 @@ class Contributions:
     users: Words | None = None
 
     def __post_init__(self) -> None:
+        """Raise ValueError if the columns are not of one length."""
         lengths = (
             len(self.key_of_row),
             len(self.tags),
@@ -216,6 +217,7 @@ class Ledger:
 
     @property
     def nbytes(self) -> int:
+        """Return the memory of all columns, with their capacity, and of the index of tags."""
         ticks = (self._shown, self._last, self._left)
         numbers = (self._keys, self._counts, self._sums, *ticks)
         columns = (self._tags, *numbers, self._ends, self._text)

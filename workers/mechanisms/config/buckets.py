@@ -37,6 +37,7 @@ class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        """Make the edges floats, and raise ValueError for the first fault."""
         # 1 and 1.0 are the same edge: all are floats, in names of labels and in ids.
         msgspec.structs.force_setattr(self, "edges", tuple(map(float, self.edges)))
         for complaint in _complaints(self.edges):
@@ -44,6 +45,7 @@ class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def labels(self) -> tuple[str, ...]:
+        """Return the buckets' labels, such as "<0", "[0,10)", ">=10": the declared domain."""
         texts = [short(edge) for edge in self.edges]
         between = (f"[{low},{high})" for low, high in itertools.pairwise(texts))
         return (f"<{texts[0]}", *between, f">={texts[-1]}")

@@ -137,7 +137,7 @@ def meant(text: str) -> Path | None:
     None if there is no such path, or it is the text itself.
     """
     if text.startswith("/"):
-        ours = _of_pointer(text)
+        ours = _from_pointer(text)
     else:
         # The root, then ['name'], then lists, then a dot after each list, then names with $.
         ours = re.sub(r"^[$@]?\.(?=[^.])|^[$@](?=\[)", "", text)
@@ -154,7 +154,7 @@ def meant(text: str) -> Path | None:
     return None if str(path) == text else path
 
 
-def _of_pointer(text: str) -> str:
+def _from_pointer(text: str) -> str:
     """Return a JSON pointer in our notation; a number is taken as an element of a list."""
     parts: list[str] = []
     for name in text[1:].split("/"):
@@ -367,7 +367,7 @@ def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
     # Places that some path leads through, so that they are objects or lists.
     opened: set[tuple[str, ...]] = set()
     for name, view in shape.views.items():
-        yield from ((name, text) for text in _of_view(view, fixed))
+        yield from ((name, text) for text in _view_complaints(view, fixed))
         for path in view.paths().values():
             opened.update(path.steps[:step] for step in range(1, len(path.steps)))
     # Items that are whole values, not fields in elements of a list, must not be among these.
@@ -379,7 +379,7 @@ def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
             yield name, f'items = "{view.items}": another path goes through it'
 
 
-def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
+def _view_complaints(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
     """Yield fields of a view that no event can have together; `fixed` are time and user."""
     named = {**view.paths(), **fixed}
     # A field is one value: no two settings name the same, or one inside the other.
@@ -413,10 +413,10 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
         elif beside is not None and view.items.list_at == len(view.items.steps):
             yield f'{name} = "{beside}": items = "{view.items}" are the elements themselves; nothing stands beside one'
     for condition in view.where:
-        yield from _of_condition(view, condition, named, lists)
+        yield from _condition_complaints(view, condition, named, lists)
 
 
-def _of_condition(
+def _condition_complaints(
     view: View,
     condition: Condition,
     named: Mapping[str, Path],

@@ -275,6 +275,8 @@ class MisraGries(Budgeted):
     cell_variance: float
     # The variance of rounding what is published.
     rounding = 0.0
+    # Of the tables that the noise of a counter is drawn from.
+    _table_version = gaussian.TABLE_VERSION
     # Whether all counters of a cell have a noise value together (eta), beside their own (Z).
     _has_eta = False
 
@@ -331,7 +333,7 @@ class MisraGries(Budgeted):
         self._set_cost(rho, table.tv, times=levels * concerned)
         self.cell_variance = float(self.sigma_squared) * noises
         # Of one exposed counter. The factors near 1 exceed the errors of the floats here.
-        delta = self.delta_discovery / (levels * exposed) * (1 - 1e-12)
+        delta = self.delta_discovery / (levels * exposed) * INWARD
         # x with P(noise >= x) <= delta: exact where cheap, else from the sub-Gaussian bound.
         quantile = gaussian.upper_quantile(self.sigma_squared, noises, delta)
         if quantile is None:
@@ -363,7 +365,7 @@ class MisraGries(Budgeted):
         """Return the parameters of the noise on a counter."""
         return {
             "sigma_squared": str(self.sigma_squared),
-            "table_version": gaussian.TABLE_VERSION,
+            "table_version": self._table_version,
         }
 
     def _further(self) -> dict[str, object]:
@@ -520,6 +522,8 @@ class PrivacyAwareMisraGries(MisraGries):
     Guarantee and error: as `MisraGries`. `misra_gries_tick` releases each tick by itself.
     """
 
+    _table_version = rounded_gaussian.TABLE_VERSION
+
     def _calibrate(self) -> None:
         """Choose the noise for counters that differ by one, in one direction, in every cell."""
         config = self.config
@@ -536,12 +540,6 @@ class PrivacyAwareMisraGries(MisraGries):
         self._threshold = law.threshold
         self._table = law.table
         self.cell_variance = law.variance
-
-    def _law(self) -> dict[str, object]:
-        return {
-            "sigma_squared": str(self.sigma_squared),
-            "table_version": rounded_gaussian.TABLE_VERSION,
-        }
 
 
 class LaplaceMisraGries(MisraGries):

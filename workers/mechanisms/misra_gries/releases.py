@@ -15,8 +15,9 @@ Differentially Private Approximate Histograms and Heavy Hitters using the Misra-
     GshmLaw            the same                         (epsilon, delta)-DP, exactly (Theorem 5)
 
 Symbols: k is `size`; b a Laplace scale, q = exp(-1/b); T(x) = P(Z >= x) for discrete Laplace noise
-Z, as `eta` (shared); tau the paper's threshold, so that `threshold` = tau - 1 where counts are
-integers, and tau = 1 + threshold - 1/2 where rounded Gaussian noise is read as real noise.
+Z, as `eta` (shared); tau the paper's threshold. Algorithm 2 shows integers from tau on: `threshold`
+= tau - 1. Theorem 5 shows counters plus real noise from 1 + tau on: tau = `threshold` - 1/2, as
+noise is rounded here.
 
 docs/decisions/0039-releases-of-sketches.md proves what goes beyond the paper.
 """
@@ -154,6 +155,7 @@ class SparseGaussianLaw(Frozen):
         self.variance = float(sigma_squared) + 1 / 12
 
     def public(self) -> dict[str, object]:
+        """Return the parameters that change a noise value or its meaning."""
         return {
             "noise": repr(self.table),
             "table_version": rounded_gaussian.TABLE_VERSION,

@@ -98,7 +98,8 @@ class SortedTags:
         """Return for every key (m, 2) the number of smaller tags, and whether the next is equal."""
         n = len(self.rows)
         uppers = keys[:, 0] >> self._bits
-        # A key's position is in low..high: before it are smaller upper bits, behind it larger ones.
+        # A key's position is in low..high: tags before low have smaller upper bits, those from high
+        # on have larger ones.
         low = np.searchsorted(self._uppers, uppers).astype(np.int64)
         high = low.copy()
         # Open keys are those whose upper bits a tag has: one as a rule, rarely several.

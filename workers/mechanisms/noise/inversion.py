@@ -62,9 +62,8 @@ class InversionTable(Frozen):
         self._ambiguous = np.iinfo(self.dtype).min
         high = [threshold >> _HALF_BITS for threshold in thresholds]
         low = [threshold & _HALF_MASK for threshold in thresholds]
-        self._high, self._low = (
-            read_only(np.array(a, dtype=np.uint64)) for a in (high, low)
-        )
+        self._high = read_only(np.array(high, dtype=np.uint64))
+        self._low = read_only(np.array(low, dtype=np.uint64))
         self._guide = read_only(self._make_guide())
 
     def sample(self, words: Words, out: Integers) -> None:

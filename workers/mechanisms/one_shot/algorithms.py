@@ -524,8 +524,8 @@ class Bottom(Frozen):
     def _choose_kbar(self, counts: Longs, words: list[tuple[int, int]]) -> int:
         """Choose kbar from k..`kbar` by the exponential mechanism; return how far above k.
 
-        The lower BOTTOM's count is with a kbar, the likelier. `counts` are a stream key's `kbar` +
-        1 largest, descending; `words` the randomness, one word.
+        A kbar is the likelier, the lower BOTTOM's count is with it. `counts` are a stream key's
+        `kbar` + 1 largest, descending; `words` the randomness, one word.
         """
         # By kbar from k on: H = h_(kbar+1), 0 where there are fewer items. BOTTOM is `_above` it.
         next_counts = np.zeros(len(self._above), dtype=np.int64)

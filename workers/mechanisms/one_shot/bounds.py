@@ -95,7 +95,6 @@ def sketch_error(algorithm: Sketched, used: int, values: float, beta: float) -> 
     law = algorithm.law
     if isinstance(law, SparseGaussianLaw):
         return used / 2 + sum_error(algorithm, used, 1, values, beta)
-    scale = float(law.scale)
     if isinstance(law, PureLaw):
         # In units of 1 / (size + 1).
         largest = quantile(law.table, beta / (2 * values), difference=False) - 1
@@ -103,6 +102,7 @@ def sketch_error(algorithm: Sketched, used: int, values: float, beta: float) -> 
     # "pmg": a counter has noise of its own and that of all counters of its sketch, two a sketch.
     if used == 1:
         return law.threshold + shared_quantile(law.scale, 1, 0, beta / (2 * values)) - 1
+    scale = float(law.scale)
     low = used * law.threshold + laplace_sum(2 * used, scale, values, beta)
     # Any of the 2^used subsets of sketches may show an item.
     return max(low, laplace_sum(2 * used, scale, values * 2.0**used, beta))
