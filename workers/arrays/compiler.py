@@ -1,7 +1,8 @@
 """numba, set up for our kernels; imported when one is first called (`compiled`).
 
 The cache directory's name hashes the text of all kernels, the versions and the processor; numba
-alone would check only the outermost function's file. A complete cache may be read-only.
+alone would check only the outermost function's file. A complete cache may be read-only. A *part*
+is a function that only kernels call (`compiled`).
 """
 
 import os

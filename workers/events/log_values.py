@@ -1,9 +1,11 @@
 """Read log values as numbers, labels, counts and times.
 
 A log value is a row of an event log (`events.log`): a KIND, and START and STOP of its text in
-`data`, or START alone for a value of a binary format. The functions here read the usual forms of a
-value exactly as the general reader (`events.project`) does, and leave all others to it: by -1, or
-by bounds that are infinite. Texts may hold numbers, as producers write them in quotes.
+`data`, or START alone for a value of a binary format. Of numbers, KIND is WHOLE, NUMBER (with a
+point) or EXPONENT for digits, VALUE for an integer in START, or REAL for the bits of a float64
+there. The functions here read the usual forms of a value exactly as the general reader
+(`events.project`) does, and leave all others to it: by -1, or by bounds that are infinite. Texts
+may hold numbers, as producers write them in quotes.
 """
 
 import math
@@ -294,7 +296,7 @@ def label(
 
 
 @checked_part
-def odd_count(data: Bytes, start: int, stop: int, kind: int) -> int:
+def unusual_count(data: Bytes, start: int, stop: int, kind: int) -> int:
     """Return the count in a text, or one such as 2.0; -1 if it is none, or has too many digits."""
     if kind == kinds.TEXT:
         kind = kind_in_text(data, start, stop)
@@ -320,7 +322,7 @@ def item_count(data: Bytes, log: Longs, row: int) -> int:
         return parse_integer(data, start, stop) if few else -1
     if kind == kinds.VALUE:
         return min(start, AMOUNT_MAX) if start >= 0 else -1
-    return odd_count(data, start, stop, kind)
+    return unusual_count(data, start, stop, kind)
 
 
 @checked_part
@@ -440,7 +442,7 @@ def decimal_seconds(data: Bytes, start: int, stop: int) -> int:
 
 
 @checked_part
-def odd_time(data: Bytes, start: int, stop: int, kind: int, unit: int) -> int:
+def unusual_time(data: Bytes, start: int, stop: int, kind: int, unit: int) -> int:
     """Return an unusual time in ms; -1 if the general reader has to decide.
 
     Unusual is a number in quotes, or one with a point in a unit other than seconds.
@@ -479,7 +481,7 @@ def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
         # To the nearest us first, as in `events.times`: the float may lie just below its ms.
         ms = round(real * 1e6) // 1000 if 0.0 <= real <= 1e12 else -1
     elif kind in (kinds.TEXT, kinds.NUMBER):
-        ms = odd_time(data, start, stop, kind, unit)
+        ms = unusual_time(data, start, stop, kind, unit)
     else:
         ms = -1
     return ms if 0 <= ms <= TIME_MAX_MS else -1

@@ -92,14 +92,17 @@ class Projection(Frozen):
         """Return, by view of sums, the numbers in a record that it adds up, one for each item.
 
         As written: an `Event` has them as clamped steps. `check` shows how many a range clamps.
-        Nothing for a reject.
+        Nothing for a reject, or for a view that does not include the event.
         """
-        if isinstance(self.event(record), str) or not isinstance(record, Mapping):
+        event = self.event(record)
+        if isinstance(event, str) or not isinstance(record, Mapping):
             return {}
         cache: Cache = {}
-        views = zip(self._shape.views, self._views, strict=True)
+        views = zip(self._shape.views.items(), self._views, event.views, strict=True)
         return {
-            name: view.numbers(record, cache) for name, view in views if view.adds_up
+            name: projection.numbers(record, cache)
+            for (name, view), projection, values in views
+            if view.sum is not None and values is not None
         }
 
     def _time(self, record: Mapping[str, Any], required: bool) -> int:
@@ -155,17 +158,6 @@ class _ViewProjection(Frozen):
             (condition, parse(condition.field).steps) for condition in view.where
         )
 
-    @property
-    def adds_up(self) -> bool:
-        return self._rounding is not None
-
-    def _holds(self, record: Mapping[str, Any]) -> bool:
-        """Return whether all conditions of the view hold for a valid event."""
-        return all(
-            holds(condition, _condition_value(record, steps))
-            for condition, steps in self._where
-        )
-
     def values(self, record: Mapping[str, Any], cache: Cache) -> ViewValues | None:
         """Return the view's key, labels and amounts; None if a condition does not hold."""
         for condition, steps in self._where:
@@ -188,13 +180,9 @@ class _ViewProjection(Frozen):
         items, amounts = self._items_once(record, cache)
         if self._rounding is not None:
             # Sums instead of counts: each number as whole steps of the sum.
-            numbers = self._numbers_once(record, cache)
+            numbers = self.numbers(record, cache)
             amounts = list(map(self._rounding.steps_of, numbers))
         return ViewValues(name, items, amounts)
-
-    def numbers(self, record: Mapping[str, Any], cache: Cache) -> list[float | Decimal]:
-        """Return the numbers of a view of sums in a valid event, one for each item it counts."""
-        return self._numbers_once(record, cache) if self._holds(record) else []
 
     def _items_once(
         self, record: Mapping[str, Any], cache: Cache
@@ -205,9 +193,7 @@ class _ViewProjection(Frozen):
         items: tuple[list[Any], list[int]] = cache[self._items_key]
         return items
 
-    def _numbers_once(
-        self, record: Mapping[str, Any], cache: Cache
-    ) -> list[float | Decimal]:
+    def numbers(self, record: Mapping[str, Any], cache: Cache) -> list[float | Decimal]:
         """Return `_numbers`, read once for all views with the same items and number."""
         key = self._items_key, self._number_path
         if key not in cache:
@@ -219,7 +205,7 @@ class _ViewProjection(Frozen):
     def _numbers(self, record: Mapping[str, Any], n: int) -> list[float | Decimal]:
         """Return the numbers that a view of sums adds up, one for each of its `n` items."""
         path = self._number_path
-        assert path is not None, "only of sums"
+        assert path is not None  # nobody asks other views
         if not n:
             return []
         if path.list_at is None:

@@ -131,6 +131,7 @@ def _bound_answers(client: Any) -> None:
 
     A compressed answer could grow beyond the bound after it is counted, so none is taken.
     """
+    # What confluent-kafka's client is built on: its hooks and errors are used here.
     import httpx2 as httpx
 
     class Bounded(httpx.SyncByteStream):

@@ -9,6 +9,10 @@ only between two floats, and these do not agree about a condition, bucket or ste
 
 In steps: a sum adds up numbers from `from` to `to`, rounded to multiples of `step` above `from`.
 
+A *slot* is the number of a wanted field, by which a log has its rows. Kernels write the text of a
+binary format's numbers and booleans to `written`, whose positions count on from len(data), and
+return how many bytes of it are used then.
+
 Indices are not bounds-checked (162 ns per event of five views, 198 with checks): slots come from
 the layout, logs with too few rows for a list or object are declined, and the output has room for a
 label per log row. `log_values` checks its reads of event bytes.

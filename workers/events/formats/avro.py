@@ -8,6 +8,10 @@ A program is integer tables, whose rows refer to each other by number; their col
 named in `avro_scanner`. A row that *declines* leaves the whole record to the general reader,
 fastavro. `Unsure` is raised, while a row is built, where it must decline. A `Fit` notes on the way
 which wanted fields the schema can have, and which it cannot.
+
+At a node of the tree of wanted fields, a single value is wanted (`slot`: where it is logged), items
+to count (`many`: a list of labels or a map from label to count is logged with all it has), fields
+of an object (`children`), or something in every element of a list (`elements`).
 """
 
 import io
@@ -249,9 +253,9 @@ class AvroProgram(Program):
     def add(
         self, writer: AvroSchema, reader: AvroSchema | None = None
     ) -> tuple[int, int, Fit]:
-        """Add a schema; return its start row, one that only checks every byte, and its `Fit`.
+        """Add a schema; return its start row, a second one for `AvroFormat.decode`, and its `Fit`.
 
-        Nothing is wanted from the second start row on, so there is nothing to decline either.
+        From the second one, a scan only checks every byte: as nothing is wanted, nothing declines.
         """
         fit = Fit(self.tree)
         read = None if reader is None else reader.text

@@ -5,8 +5,9 @@ have and which they cannot have: so a schema that misses the settings is refused
 
 A *program* is the tables that a compiled scanner (`avro_scanner`, `protobuf_scanner`) follows in
 place of a schema: rows of integers, with references to each other by number. `tree` is the tree of
-wanted fields (`events.tree`), a *node* a place in it with all that is wanted there, and a path
-names a place for messages.
+wanted fields (`events.tree`), a *node* a place in it with all that is wanted there: a single value
+(`slot`), items to count (`many`), fields of an object (`children`), or in every element of a list
+(`elements`). A path names a place for messages.
 """
 
 from __future__ import annotations

@@ -9,6 +9,10 @@ A field is *singular* or *repeated*; a map is a repeated field of messages with 
 singular field with *presence* may be absent; any other that a message lacks has its type's default
 value. Of the fields of a *oneof*, a message has one at most. While a message type is walked, a
 `Fit` notes which wanted fields it can have, and which it cannot.
+
+At a node of the tree of wanted fields, a single value is wanted (`slot`: where it is logged), items
+to count (`many`: a list of labels or a map from label to count is logged with all it has), fields
+of an object (`children`), or something in every element of a list (`elements`).
 """
 
 from collections.abc import Sequence
