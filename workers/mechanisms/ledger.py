@@ -325,7 +325,10 @@ class Ledger:
         self.left_changed.append(rows)
 
     def selected(self, rows: Rows) -> Ledger:
-        """Return a ledger of these rows alone, in this order, of which nothing is stored yet."""
+        """Return a ledger of these rows alone, in this order, of which nothing is stored yet.
+
+        Rows are append-only: so a mechanism without epochs forgets items that are gone.
+        """
         selection = Ledger()
         labels = self.label_column(0, self.n).take(rows)
         selection.append(self.tags.take(rows, axis=0), self.keys[rows], labels)

@@ -481,25 +481,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             payers = " and ".join(names_of(lambda about: about.plain))
             yield f"bounds_rho = {self.bounds_rho}: only in {payers}"
         yield from self._tick_complaints()
-
-        # The counter and its own settings.
-        kind = KINDS[self.counter]
-        if kind.is_beyond(self.horizon_ticks):
-            yield f'counter = "{kind.kind}": needs a horizon of at most {kind.longest:,} ticks'
-        counters = self.about.counters
-        if kind.grows and counters != "every":
-            users = names_of(lambda about: about.counters == "every")
-            yield f'counter = "{kind.kind}": only with a declared domain, in {" or ".join(users)}'
-        if not counters and kind.kind != DEFAULT_COUNTER:
-            yield f'counter = "{kind.kind}": mechanism = "{self.mechanism}" keeps no counter'
-        elif self.radix is not None and "radix" not in kind.takes:
-            yield f"radix = {self.radix}: only with {kinds_with('radix')}"
-        if self.end_share is not None and not self.can_end:
-            users = names_of(lambda about: about.takes_end_share)
-            yield (
-                f"end_share = {self.end_share}: only in {', '.join(users)}, with {kinds_with('end_share')} and a number "
-                "of ticks as horizon"
-            )
+        yield from self._counter_complaints()
 
         # What is read of an event.
         if self.keys != "public":
@@ -513,22 +495,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         yield from self._bucket_complaints()
         yield from self._sum_complaints()
         yield from label_complaints("domain", self.declared)
-
-        # Windows.
-        if self.windows and not self.subtracts:
-            able = _able(names_of(lambda about: about.subtracts))
-            yield (
-                f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes could be reported; '
-                f"these have: {able}"
-            )
-        epoch_ms = (self.horizon_ticks or math.inf) * self.tick_ms
-        for number, window_ms in enumerate(self.windows):
-            if window_ms % self.tick_ms:
-                yield f"windows holds {window_ms} ms: a multiple of the tick, {self.tick_ms} ms"
-            elif window_ms > epoch_ms:
-                yield f"windows holds {window_ms} ms: at most the epoch, {epoch_ms} ms"
-            elif window_ms in self.windows[:number]:
-                yield f"windows holds {window_ms} ms more than once: every one only once"
+        yield from self._window_complaints()
 
     def _tick_complaints(self) -> Iterator[str]:
         """Yield an error if tick numbers, which begin at `start`, outgrow a counter before 2100."""
@@ -547,6 +514,43 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         if recent_ms < least_ms:
             complaint += f", or start = {display(RECENT)} (or later) and a tick of at least {format_duration(recent_ms)}"
         yield complaint
+
+    def _counter_complaints(self) -> Iterator[str]:
+        """Yield what is wrong with the counter and the settings that only some counters take."""
+        kind = KINDS[self.counter]
+        if kind.is_beyond(self.horizon_ticks):
+            yield f'counter = "{kind.kind}": needs a horizon of at most {kind.longest:,} ticks'
+        counters = self.about.counters
+        if kind.grows and counters != "every":
+            users = names_of(lambda about: about.counters == "every")
+            yield f'counter = "{kind.kind}": only with a declared domain, in {" or ".join(users)}'
+        if not counters and kind.kind != DEFAULT_COUNTER:
+            yield f'counter = "{kind.kind}": mechanism = "{self.mechanism}" keeps no counter'
+        elif self.radix is not None and "radix" not in kind.takes:
+            yield f"radix = {self.radix}: only with {kinds_with('radix')}"
+        if self.end_share is not None and not self.can_end:
+            users = names_of(lambda about: about.takes_end_share)
+            yield (
+                f"end_share = {self.end_share}: only in {', '.join(users)}, with {kinds_with('end_share')} and a number "
+                "of ticks as horizon"
+            )
+
+    def _window_complaints(self) -> Iterator[str]:
+        """Yield what is wrong with `windows`."""
+        if self.windows and not self.subtracts:
+            able = _able(names_of(lambda about: about.subtracts))
+            yield (
+                f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes could be reported; '
+                f"these have: {able}"
+            )
+        epoch_ms = (self.horizon_ticks or math.inf) * self.tick_ms
+        for number, window_ms in enumerate(self.windows):
+            if window_ms % self.tick_ms:
+                yield f"windows holds {window_ms} ms: a multiple of the tick, {self.tick_ms} ms"
+            elif window_ms > epoch_ms:
+                yield f"windows holds {window_ms} ms: at most the epoch, {epoch_ms} ms"
+            elif window_ms in self.windows[:number]:
+                yield f"windows holds {window_ms} ms more than once: every one only once"
 
     def _never_complaints(self) -> Iterator[str]:
         """Yield what does not go with `horizon = "never"`, or only with it."""

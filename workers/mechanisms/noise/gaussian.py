@@ -43,15 +43,16 @@ def upper_quantile(sigma_squared: Fraction, count: int, delta: float) -> int | N
         return None
     z = np.arange(-bound, bound + 1, dtype=np.float64)
     weights = np.exp(-z * z / (2 * float(sigma_squared)))
-    # on -b..b, not less than the true probabilities
+    # On -bound..bound, not less than the true probabilities.
     weights = weights / weights.sum() * _OUTWARD
     mass = np.ones(1)
     for _ in range(count):
         mass = np.convolve(mass, weights)
-    # By number of points, the largest first: bounds on their mass, with what is cut off each term.
+    # tail[i] bounds the mass of the i + 1 largest sums, with what is cut off each term.
     tail = np.cumsum(mass[::-1]) * _OUTWARD + count * CUT
+    # So many of the largest sums have a mass of at most delta together; x is the least of them. The
+    # middle of `mass` is the sum 0.
     inside = int(np.searchsorted(tail, delta, side="right"))
-    # The middle of `mass` is 0: the least of the `inside` largest points.
     return len(mass) // 2 - inside + 1
 
 

@@ -92,8 +92,8 @@ class _Groups:
     def __init__(self, counts: Longs, k: int, scale: Fraction) -> None:
         self._powers = _powers(scale)
         # The k-th largest count bounds the largest remaining one from below, whatever was picked.
-        # So candidates further than `largest_gap` below it never have a weight. (Below int64 there
-        # are none.)
+        # So candidates further than `largest_gap` below it never have a weight. (There are none
+        # where that is below int64.)
         rows = np.arange(len(counts))
         if len(counts) > k:
             least = kth_largest(counts, k) - self._powers.largest_gap
