@@ -5,6 +5,7 @@ import signal
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -234,6 +235,24 @@ def test_users_are_measured_against_all_that_they_did(tmp_path: Path) -> None:
     results = backtest(settings, tmp_path, some, *varies)
     lost = [numbers(results, "lost", run=run)[0] for run in (1, 2, 3, 4)]
     assert min(lost[0], lost[1]) > 0.8 and max(lost[2], lost[3]) < 0.7
+
+
+@pytest.mark.parametrize(
+    "further",
+    [{"split": 2}, {"mechanism": "misra_gries", "release": "pamg", "size": 8}],
+    ids=["parts", "sketches"],
+)
+def test_parts_and_sketches_are_measured_against_exact_counts_of_their_tick(
+    further: dict[str, Any], tmp_path: Path
+) -> None:
+    """Unbounded counts are released last in a tick, and exact ones never made from sketches; `lost` has both."""
+    lost = []
+    none: dict[str, Any] = {}
+    for changes in (none, further):
+        settings = settings_of(tmp_path, [unk(**changes)])
+        results = backtest(settings, tmp_path, events(500))
+        lost.append(numbers(results, "lost"))
+    assert lost[0] == lost[1] and len(lost[0]) > 10
 
 
 @pytest.mark.slow

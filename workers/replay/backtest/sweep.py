@@ -392,14 +392,16 @@ class Backtest:
         Runs with equal bounds and domain share them.
         """
         config = run.combination.config
+        # Also where the run counts in sketches, exact counts are made without.
+        lane = config.lane._replace(sketch=0)
         domain = tuple(self._mechanisms[id(run.combination)].domain())
-        bounds_and_domain = (config.lane, domain)
+        bounds_and_domain = (lane, domain)
         if bounds_and_domain not in group.views:
             truth = truth_of(
                 config,
                 self._key,
                 domain,
-                lane=config.lane,
+                lane=lane,
                 sizes=run.combination.discovers,
             )
             group.views[bounds_and_domain] = tuple(

@@ -270,10 +270,16 @@ def with_cache(mechanism: Mechanism) -> Mechanism:
 def unbounded(lane: Lane) -> Lane:
     """Return the lane of the same ticks without bounds.
 
-    Of all lanes, a merge releases it last in a tick: then all runs can be measured against it.
+    Of the lanes of a tick that read the same fields, a merge releases it last: they are ordered by
+    `split`, then by sketches and bounds. So all runs can be measured against it.
     """
     return Lane(
-        lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX, view=lane.view
+        lane.tick_ms,
+        lane.start_ms,
+        ITEMS_UNBOUNDED,
+        AMOUNT_MAX,
+        view=lane.view,
+        split=lane.split + 1,
     )
 
 
