@@ -201,12 +201,13 @@ def _rows(newer: Fields, older: Fields | None, last: Fields | None) -> list[_Row
     rows = []
     for label, newer_count in newer["items"]:
         is_absent = last is not None and label not in last_counts
-        # None: unknown. Then nothing is subtracted.
-        before = 0 if older is None else older_counts.get(label)
-        if is_absent:
-            before = None
-        change = newer_count + last_counts.get(label, 0) - (before or 0)
-        rows.append(_Row(label, change, newer_count, before is None, is_absent))
+        was_hidden = older is not None and label not in older_counts
+        change = newer_count
+        # A count that is not known, or of no snapshot, is 0 here.
+        if not is_absent:
+            change += last_counts.get(label, 0) - older_counts.get(label, 0)
+        is_new = is_absent or was_hidden
+        rows.append(_Row(label, change, newer_count, is_new, is_absent))
     return sorted(rows, key=lambda row: (-row.change, row.label))
 
 
@@ -284,7 +285,7 @@ def _changes_of_sums(
         newer_sums = msgspec.convert(newer, Sums)
         if older is None and last is None:
             return _by_label(newer_sums), newer["sum"]
-        # The means need range and step only; a sum's settings have a field too.
+        # The settings of a sum also name a field: for means any name will do.
         means = Means(
             parse_sum({"field": "sum"} | {name: newer["sum"][name] for name in _RANGE})
         )
@@ -361,7 +362,7 @@ def _error(
     ]
     if None in sds:
         return None, False
-    # JSON may have an integer there, whose sum would stay one.
+    # JSON may have integers there, whose sum would be written as one.
     bound = _bound(*map(float, sds))
     # Without `older` it is exact: the noise of two epochs is independent.
     return round(bound, SD_DIGITS), older is None

@@ -120,7 +120,10 @@ def read_token(path: Path) -> str:
 
 
 def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
-    """Check what a reader needs of a parsed file, and nothing else."""
+    """Return what a reader needs of a parsed file, and check nothing else.
+
+    Relative paths are from `base`, the directory of the file.
+    """
     for section, needed in (("worker", "its name"), ("kafka", "bootstrap")):
         if not isinstance(document.get(section), dict):
             raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
@@ -136,6 +139,7 @@ def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
         raise ValueError(
             "histogram is missing: one or more sections, each begun by [[histogram]]"
         )
+    # A histogram without epochs has several topics: all with what its section says of its events.
     topics: list[HistogramTopic] = []
     for i, section in enumerate(histograms, 1):
         selection = _selection(section) if "events" in document else None

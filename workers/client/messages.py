@@ -96,7 +96,7 @@ class Frame(Head, frozen=True):
 
 
 class PlainGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The guarantee of most snapshots: a record with further fields fails to decode as one."""
+    """The guarantee of most snapshots, for `PlainFrame`: further fields are refused."""
 
     unit: str
     rho: NotNegative
@@ -217,13 +217,12 @@ class Pages:
         stream = Stream(frame.histogram, frame.key)
         if frame.pages == frame.parts == 1:
             self._note_complete(stream, frame.end)
-            # The dashboard sends it as one line; what is one already stays byte for byte.
-            is_line = b"\n" not in page and b"\r" not in page
-            return _snapshot(
-                frame, page if is_line else orjson.dumps(orjson.loads(page))
-            )
+            # The dashboard needs it on one line. A worker's is, and stays as it is, byte for byte.
+            if b"\n" in page or b"\r" in page:
+                page = orjson.dumps(orjson.loads(page))
+            return _snapshot(frame, page)
         fields = orjson.loads(page)
-        # Only lists are spread over pages and parts.
+        # Every page of every part has a piece of a list, beside all other fields.
         if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise InvalidSnapshot("a record that is no snapshot: a page without items")
         tick_id = _TickId(stream, frame.id, frame.tick)
@@ -233,8 +232,7 @@ class Pages:
         self._waiting_of.setdefault(stream, {})[tick_id] = tick
         self._add_page(tick, frame, page)
         if len(tick.whole_parts) < frame.parts:
-            # A later tick of the stream was complete before this record came, from a partition
-            # that is read later.
+            # A later tick of the stream, from a partition that was read earlier, is complete.
             if tick.end < self._newest.get(stream, 0):
                 self._outdated[tick_id] = tick
             self._limit()
@@ -244,7 +242,10 @@ class Pages:
         return _snapshot(frame, _joined(tick))
 
     def _add_page(self, tick: _Tick, frame: Frame, page: bytes) -> None:
-        """Add a record to its tick; a page that comes again replaces its equal."""
+        """Add a record to its tick; a page that comes again replaces its equal.
+
+        Sizes count its bytes, and what holding it takes beside them.
+        """
         pages = tick.parts.setdefault(frame.part, {})
         if frame.page not in pages:
             tick.size += len(page) + RECORD_BYTES

@@ -25,7 +25,8 @@ ItemRow = tuple[str, int, float | None, float | None, float | None, float | None
 def one_page(tick: Mapping[str, Any], items: Sequence[ItemRow]) -> bytes:
     """Return a snapshot's JSON as one page, with its fields in the worker's order.
 
-    `tick` is its row of `TICKS`, with lists as such; `items` are its rows of `ITEMS`.
+    `tick` is its row of `TICKS`, with lists as such; `items` are its rows of `ITEMS`. The order of
+    the statements is that of the fields.
     """
     fields: dict[str, Any] = {name: tick[name] for name in _HEAD}
     if tick["window_ms"] is not None:
@@ -37,7 +38,8 @@ def one_page(tick: Mapping[str, Any], items: Sequence[ItemRow]) -> bytes:
     purpose = {"for": rest.pop("for")} if "for" in rest else {}
     fields |= rest
     if tick["shown"] is not None:
-        # The largest count first, equal ones by label.
+        # The largest count first, equal ones by label. A row is label and count, and then the sum,
+        # the mean and its interval.
         ordered = sorted(items, key=lambda row: (-row[1], row[0]))
         fields["items"] = [row[:2] for row in ordered]
         if tick["sum_from"] is not None:

@@ -279,7 +279,7 @@ def _tick_row(snapshot: Snapshot, shown: int | None) -> dict[str, Any]:
 
 
 def _has_numbers(value: object, names: Sequence[str]) -> bool:
-    """Return whether a JSON value is an object of numbers with just these names.
+    """Return whether a JSON value is an object of numbers, not booleans, with just these names.
 
     A `count` must fit the column: an integer of 64 bits.
     """

@@ -135,28 +135,32 @@ class SignedHistory:
             raise NotAsSigned(
                 f"{name}: a fork: it does not follow the record {record.number - 1} that is there"
             )
-        begins = last is None or record.generation > last.generation
-        # Within a generation only the key of the last record, or one that it was rotated to.
-        trusted = {*(self._keys if begins else ()), *({last.key} if last else ())}
+        # Signed with the key of the last record, or with one that it was rotated to.
+        trusted = {last.key} if last else set()
+        if last is None or record.generation > last.generation:
+            # A generation begins, with any trusted key.
+            trusted |= self._keys
+            fits = record.page == 1
+            chain.heads = {}
+        elif last.page < last.pages:
+            # The next page of the same tick.
+            fits = record.page == last.page + 1 and _of_tick(record) == _of_tick(last)
+        else:
+            # The first page of the next tick.
+            next_tick = record.page == 1 and record.tick == last.tick + 1
+            fits = next_tick and _of_histogram(record) == _of_histogram(last)
         if not follows(record.key, trusted, record.rotations):
             signer = "by another signer" if last else "with a key that is not trusted"
             raise NotAsSigned(f"{name}: signed {signer}: {record.key}")
-        # It is the first page of the next tick, or the next page of the same.
-        if begins:
-            fits = record.page == 1
-            chain.heads = {}
-        elif last is not None and last.page < last.pages:
-            fits = record.page == last.page + 1 and _of_tick(record) == _of_tick(last)
-        elif last is not None:
-            next_tick = record.page == 1 and record.tick == last.tick + 1
-            fits = next_tick and _of_histogram(record) == _of_histogram(last)
         if not fits:
             raise NotAsSigned(f"{name}: not the tick that follows")
         if record.page == 1:
             chain.current = {}
+        # Note the heads, which sign the snapshots of this tick.
         for series, by_key in record.heads.items():
             self.first[series] = min(record.end, self.first.get(series, record.end))
             for key, head in by_key.items():
+                # A new stream key, and every key of a new generation, has a first head.
                 head_before = chain.heads.get((series, key))
                 if head_before is None:
                     head_before = first_head(
@@ -168,8 +172,10 @@ class SignedHistory:
                 signed = Signed(record.chain, chain.signed, head_before, head)
                 # Several owner partitions may each publish a part of one snapshot.
                 self.signed.setdefault(place, []).append(signed)
+        # The tick is whole.
         if record.page == record.pages:
-            # A stream key has a snapshot at every tick, of one owner partition while these stay.
+            # A stream key has a snapshot at every tick, and stays with its owner partition as long
+            # as their number does.
             gone = chain.heads.keys() - chain.current.keys()
             if gone and chain.owners == record.owners:
                 lost = min(gone)
@@ -233,14 +239,13 @@ class SignedHistory:
     def refuse_missing(self, places: Iterable[Place]) -> None:
         """Raise NotAsSigned for the first of these places with a snapshot that was never found."""
         lost = [
-            place
-            for place in places
-            if not all(one.found for one in self.signed[place])
+            (end, series, key)
+            for series, key, end in places
+            if not all(one.found for one in self.signed[series, key, end])
         ]
         if lost:
-            # The earliest by its end.
-            first = min(lost, key=lambda place: (place[2], place))
-            raise NotAsSigned(f"{name_of(first)}: signed, and missing")
+            end, series, key = min(lost)
+            raise NotAsSigned(f"{name_of((series, key, end))}: signed, and missing")
 
     def compare(self, other: "SignedHistory", mine: str, theirs: str) -> None:
         """Raise NotAsSigned for the first record of which another reader was shown another version.
