@@ -17,6 +17,7 @@ from tests.worker.harness import Bare, command, unk
 from workers.cli import execute
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
+from workers.replay.gaps import EventTimes
 from workers.replay.offline import (
     Offline,
     ReplayHistogram,
@@ -181,16 +182,17 @@ def test_what_cannot_be_replayed_is_one_line_and_exit_2(
 def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
     from workers.commands.replay import _progress_text
 
+    settings = settings_of(tmp_path)
+    times = EventTimes(settings.histograms)
     summary = Summary(
-        events=1_000, snapshots=3, position=250, total=1_000, seconds=20.0
+        times, events=1_000, snapshots=3, position=250, total=1_000, seconds=20.0
     )
     text_of_all = (
         "1,000 events, 0 rejected, 3 snapshots, 20.0 s, 50 events/s, 25%, 1:00 left"
     )
     assert _progress_text(summary) == text_of_all
-    assert "left" not in _progress_text(Summary(events=1, seconds=1.0))
+    assert "left" not in _progress_text(Summary(times, events=1, seconds=1.0))
     told: list[Any] = []
-    settings = settings_of(tmp_path)
     content = text(500)
     source = lines(settings, content)
     replay(settings, KEY, source, progress=lambda s: told.append((s.position, s.total)))

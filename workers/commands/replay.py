@@ -218,8 +218,6 @@ def empty_runs(
     summary: Summary, histograms: Sequence[HistogramConfig]
 ) -> Iterator[str]:
     """Yield remarks on long runs of ticks without events, in which all is published as well."""
-    if summary.times is None:
-        return
     gaps = summary.times.gaps()
     for config in histograms:
         yield from islice(gap_remarks(gaps, config), GAPS_SHOWN)

@@ -17,9 +17,9 @@ from workers.runtime.printing import iso_time, plural
 
 #: A shorter run of empty ticks is not worth a remark.
 EMPTY_TICKS_TOLD = 1_000
-# At most this share of the events, or this number, lies before or after a gap by mistake.
-_STRAY = 0.01
+# So few events, or such a share of all, may lie before or after a gap by mistake.
 _STRAYS_MAX = 3
+_STRAY_SHARE = 0.01
 _DAY_MS = 86_400_000
 
 
@@ -65,7 +65,8 @@ class EventTimes:
             start = end + 1
 
     def _insert(self, first: int, last: int, number: int) -> None:
-        """Add an interval with its number of events; join it with those that are near."""
+        """Add an interval with its number of events; join it with those less than a gap away."""
+        # From `begin` to `end` are those to join: they end late enough, and begin early enough.
         nearest = first - self._least_ms + 1
         begin = bisect_left(self._intervals, nearest, key=lambda interval: interval[1])
         end = begin
@@ -121,15 +122,18 @@ def gap_remarks(
 
 
 def _advice(gap: Gap, config: HistogramConfig) -> str:
-    """Return what to do about a gap: check the dates of few stray events, or change settings."""
-    most = max(_STRAYS_MAX, _STRAY * (gap.before + gap.after))
-    first = f"set start = {iso_time(_start(gap, config))}"
-    if gap.before <= min(most, gap.after):
-        them = _wrong(gap.before, "before")
-        return f"{them}, or {first} to leave out what is before it"
-    if gap.after <= most:
+    """Return what to do about a gap: check dates if few events lie on one side, or change settings.
+
+    It ends a sentence about the gap's empty ticks, "them".
+    """
+    few = max(_STRAYS_MAX, _STRAY_SHARE * (gap.before + gap.after))
+    skip = f"set start = {iso_time(_start(gap, config))}"
+    if gap.before <= min(few, gap.after):
+        question = _wrong(gap.before, "before")
+        return f"{question}, or {skip} to leave out what is before it"
+    if gap.after <= few:
         return _wrong(gap.after, "after")
-    return f"all of them are published; a wider tick publishes fewer, or {first}"
+    return f"all of them are published; a wider tick publishes fewer, or {skip}"
 
 
 def _start(gap: Gap, config: HistogramConfig) -> int:

@@ -58,6 +58,7 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Give the signals back; a context that took over nothing gives nothing back."""
         if Interrupts._active is self:
             for number in self._installed:
                 signal.signal(number, HANDLED_SIGNALS[number])
@@ -65,17 +66,19 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Defer signals until the step in this block is done."""
-        before = self._deferring
+        """Defer signals until the step in this block is done, then raise what came meanwhile."""
         self._deferring = True
         try:
             yield
         finally:
-            self._deferring = before
+            self._deferring = False
         self.check()
 
     def defer_rest(self) -> None:
-        """Make the rest of the context one step, so that results are written."""
+        """Make the rest of the context one step, so that results are written.
+
+        It also drops a signal that is deferred: what it would end is at its end.
+        """
         self._deferring = True
         self._pending = False
 

@@ -55,7 +55,10 @@ class ReplayMerge(Merge):
     _ends: dict[Lane, int] | None = None
 
     def _begin(self, lane: Lane, complete: int) -> None:
-        """Begin to release a lane's ticks up to `complete` (ms)."""
+        """Start those histograms of a lane that have not begun; refuse too many ticks to release.
+
+        `complete`, ms, is the time up to which ticks are complete.
+        """
         super()._begin(lane, complete)
         for histogram in self._lanes[lane]:
             next_tick = histogram.next
@@ -92,13 +95,19 @@ class ReplayHistogram(Histogram):
     """Histogram that stores nothing, and makes snapshots only if `written`.
 
     `observe` is called with every released tick of every series (a series: the counts since an
-    epoch began, or a window), while the exact `columns` are those of that tick.
+    epoch began, or a window), while the exact `columns` are those of that tick. With the setting
+    `split`, a stream key's items are spread over parts, each with snapshots of its own.
     """
 
     observe: Callable[[ReleasedTick], object] | None = None
     written = True
     #: Rows shown because the epoch before showed them.
     carried: Rows = np.empty(0, dtype=np.int64)
+
+    @property
+    def last_tick(self) -> int:
+        """The tick released last, numbered over all epochs from 1; 0 before any event."""
+        return (self.next or 1) - 1
 
     def _note_carried(self, rows: Rows) -> None:
         self.carried = rows
@@ -114,9 +123,9 @@ class ReplayHistogram(Histogram):
         return chain.from_iterable(map(self.snapshots, released))
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
-        """Yield the snapshots of a tick, with `split` those of every part of a stream key's items.
+        """Yield the snapshots of a tick, also those of parts that in a worker lie with others.
 
-        In a worker the parts lie with different owners, each of which releases only its own.
+        There every owner partition releases only its own part of a stream key's items.
         """
         release = tick.release
         if tick.parts == 1 or isinstance(release, Answers):
@@ -125,6 +134,7 @@ class ReplayHistogram(Histogram):
         parts = parts_of(self._tags(release), tick.parts)
         for part in range(tick.parts):
             of_part = _select(release, np.flatnonzero(parts == part))
+            # As if this part of every stream key were the one that lies here.
             part_of = dict.fromkeys(self._keys, part)
             yield from self._snapshots(
                 replace(tick, release=of_part), part_of.__getitem__
@@ -149,7 +159,7 @@ class ReplayHistogram(Histogram):
         """Discard the changes that a worker would store, so that memory does not grow with them."""
         self._deletions = []
         self._stored_keys = len(self._keys)
-        self._state.changed()
+        self._state.changed()  # returns changes of the mechanism, and forgets them
         self._state.ledger.clean()
 
 
@@ -189,9 +199,10 @@ class Summary:
     ticks       released ones, of all histograms
     position    progress in the source; `total` is its length (None: unknown)
     partial     stopped before the end, with whole ticks only
-    times       when there were events
+    times       when there were events, and when not
     """
 
+    times: EventTimes
     events: int = 0
     late: int = 0
     moved: Counter[str] = field(default_factory=Counter)
@@ -206,7 +217,6 @@ class Summary:
     total: int | None = None
     seconds: float = 0.0
     partial: bool = False
-    times: EventTimes | None = None
 
 
 def fresh_histograms(
@@ -228,7 +238,11 @@ Progress = Callable[[Summary], object]
 
 
 class Merging(Protocol):
-    """What `Offline` needs of a merge, which makes ticks of contributions: see `pipeline.merge`."""
+    """What `Offline` needs of a merge, which makes ticks of contributions: see `pipeline.merge`.
+
+    `take` it each message with its offset, then say up to which offset all are taken (`reached`).
+    `release` returns complete ticks; after `end_of_input` also the last ones.
+    """
 
     def take(self, message: Message, offset: int) -> None: ...
     def reached(self, position: int) -> None: ...
@@ -260,13 +274,13 @@ class Offline:
         """
         self.histograms = histograms
         times = EventTimes([histogram.config for histogram in histograms])
-        self.summary = Summary(total=source.total, times=times)
+        self.summary = Summary(times, total=source.total)
         self._source = source
         self._until = source.until_ms
         self._write = write
         self._may_stop = may_stop or (lambda: None)
         self._after_tick = partial(after_tick or (lambda summary: None), self.summary)
-        # A histogram with sums has a second lane.
+        # A histogram with sums has a second lane, after that of its counts.
         of_all = (lane for one in histograms for lane in (one.lane, one.sum_lane))
         lanes = list(dict.fromkeys(lane for lane in of_all if lane is not None))
         number = source.partitions
@@ -276,14 +290,15 @@ class Offline:
             Intake(lanes, grace_ms, key, count_lane_of=count_lane_of)
             for _ in range(number)
         ]
-        # `begins` may be empty.
+        # `begins` may be empty: then no partition has a watermark yet.
         for intake, watermark in zip(self._intakes, source.begins, strict=False):
             intake.restore(watermark, None)
-        # By source partition: the number of its next message to the only owner.
+        # By source partition: the number of its next message to each owner, here only one.
         self._sequences = [[0] for _ in range(number)]
-        merge = merge or ReplayMerge(histograms, key=key, sources=number, owners=1)
-        self._merge: Merging = merge
-        # Of the next message, as if all were in one topic.
+        self._merge: Merging = merge or ReplayMerge(
+            histograms, key=key, sources=number, owners=1
+        )
+        # Of the next message, as if those of all partitions were in one topic.
         self._offset = 0
         self._begun = time.perf_counter()
         for histogram in histograms:
@@ -295,6 +310,7 @@ class Offline:
         intake = self._intakes[batch.partition]
         intake.add(batch.events, came_late=batch.came_late)
         intake.advance_to(batch.watermark)
+        # By lane: how many events counted, and how many of them came after their tick was closed.
         for lane, (_, late) in intake.take_counted().items():
             for histogram in self.histograms:
                 if histogram.lane == lane:
@@ -328,13 +344,13 @@ class Offline:
             summary.rejects[reason] += 1
             if len(summary.first_rejects) < REJECTS_LISTED:
                 summary.first_rejects.append(Rejected(batch.partition, number, reason))
+        # Events beyond the range are among them, as they close ticks.
         if len(times):
             summary.events += len(times) - batch.beyond
             known = [at for at in (summary.first_ms, summary.last_ms) if at is not None]
             summary.first_ms = min([int(times.min()), *known])
             summary.last_ms = max([int(times.max()), *known])
-            if summary.times is not None:
-                summary.times.add(times)
+            summary.times.add(times)
 
     def _commit(self, partition: int, *, ending: bool = False) -> bool:
         """Pass counts to the merge if a tick closed, or the input ends; return whether it did."""
@@ -342,7 +358,7 @@ class Offline:
         if not ending and not intake.has_closed_tick():
             return False
         if self._until is not None and intake.watermark is not None:
-            # The source stops there, so nothing after it is complete.
+            # The source stops there, so no tick that ends later is complete.
             intake.watermark = min(intake.watermark, self._until)
         messages = intake.take_messages(
             source=partition,
@@ -441,6 +457,7 @@ def infrequent_gc() -> Iterator[None]:
     """Run the cyclic collector less often, as in the worker: short-lived lists have no cycles."""
     keep_freed_memory()
     before = gc.get_threshold()
+    # What exists already stays, so the collector need not look at it.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
     try:

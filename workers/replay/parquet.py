@@ -4,9 +4,9 @@ Columns have the names that the settings give the fields of an event, and the co
 event. Rows are rejected for the same reasons and in the same order as JSON events (`EventReader`);
 only the record size does not apply.
 
-`ParquetRows` converts whole Arrow arrays to codes, lengths, amounts and times, without a Python
-object per text; an invalid row is read again as JSON, which names the reason. It takes files with
-only these columns:
+`ParquetRows` converts whole Arrow arrays to codes (numbers of texts), lengths, amounts (counts of
+items) and times, without a Python object per text; an invalid row is read again as JSON, which
+names the reason. It takes files with only these columns:
 
     stream key   text
     items        text; a list of texts; a map of text to whole numbers; a list of structures of one
@@ -151,7 +151,7 @@ class TextColumn:
         self._code_of: Codes = np.empty(0, dtype=np.int32)
 
     def begin(self) -> None:
-        """Begin a batch: if a new vocabulary began, forget the codes of the old one."""
+        """Begin a batch; if a vocabulary that was full is replaced, forget its codes."""
         before = self.names.vocabulary
         self.names.begin()
         if self.names.vocabulary is not before:
@@ -207,6 +207,7 @@ def spans_of(array: Any) -> Spans:
     """Return the texts of an Arrow array: wrong if null, too long for a label, or not UTF-8."""
     binary = array.cast(pa.large_binary())
     n = len(binary)
+    # Text i lies from offset i to the next; an array may be a slice, from its own offset on.
     _, offsets, text = binary.buffers()
     ends = np.frombuffer(offsets, dtype=np.int64)[binary.offset : binary.offset + n + 1]
     data = np.frombuffer(b"" if text is None else text, dtype=np.uint8)
@@ -287,12 +288,13 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
 
 def times_of(array: Any) -> Longs:
     """Return times in ms since 1970, WRONG where a value is null or out of range."""
-    if not types.is_timestamp(array.type):
-        return _whole(array, TIME_MAX_MS, above=WRONG)
-    multiplier, divisor = _MS[array.type.unit]
+    multiplier = divisor = 1
+    if types.is_timestamp(array.type):
+        multiplier, divisor = _MS[array.type.unit]
+        array = array.cast(pa.int64())
     # Cut off just above the latest time, which is enough to see that it is, and cannot overflow.
     most = min(INT64_MAX, TIME_MAX_MS * divisor // multiplier + 1)
-    values = _whole(array.cast(pa.int64()), most)
+    values = _whole(array, most)
     times = values * multiplier // divisor
     return np.where((times > TIME_MAX_MS) | (values < 0), WRONG, times)
 
@@ -301,25 +303,17 @@ def missing(array: Any) -> Bools:
     return flags_of(array.is_null())
 
 
-def _whole(array: Any, most: int, above: int | None = None) -> Longs:
-    """Return an integer array as int64 (n,), null or negative numbers as WRONG.
-
-    Numbers above `most` become `above`, or, if that is None, `most`.
-    """
+def _whole(array: Any, most: int) -> Longs:
+    """Return an integer array as int64 (n,), at most `most`; null or negative numbers as WRONG."""
     if array.null_count:
         # Unsigned integers may not fit into int64, and have no negative number to mark nulls.
         if types.is_unsigned_integer(array.type):
-            values = np.where(
-                missing(array), WRONG, _whole(array.fill_null(0), most, above)
-            )
-            return values.astype(np.int64, copy=False)
+            return np.where(missing(array), WRONG, _whole(array.fill_null(0), most))
         array = array.cast(pa.int64()).fill_null(WRONG)
     values = numbers_of(array)
+    # Copied only if needed; `most` may not even fit the type of smaller numbers.
     if (values > most).any():
-        large = values > most
-        values = np.where(large, most, values).astype(np.int64)
-        if above is not None:
-            values[large] = above
+        values = np.minimum(values, most)
     values = values.astype(np.int64, copy=False)
     return np.maximum(values, WRONG) if (values < WRONG).any() else values
 
@@ -332,9 +326,10 @@ Converter = Callable[[Any], Any]
 
 
 def objects_of(array: Any) -> list[Any]:
-    """Return an array's values as JSON has them, or UNREADABLE; an infinite number is a large one.
+    """Return an array's values as JSON has them, or UNREADABLE.
 
-    Dates are in ISO 8601. The keys of a map are texts; the last value of a duplicate key wins.
+    Dates are in ISO 8601. The keys of a map are texts; the last value of a duplicate key wins. An
+    infinite number becomes the largest double.
     """
     raw, plain = _conversion(array.type)
     return [plain(value) for value in array.cast(raw, safe=False).to_pylist()]
@@ -353,7 +348,7 @@ def _conversion(kind: Any) -> tuple[Any, Converter]:
 def _conversion_of(kind: Any) -> tuple[Any, Converter]:
     """Return how to read an Arrow type: a raw type to cast to, and a converter to what JSON has.
 
-    The converter gets no nulls.
+    The converter gets no nulls. Types that hold others are converted from the inside out.
     """
     if types.is_dictionary(kind):
         return _conversion_of(kind.value_type)
@@ -370,17 +365,18 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
         raw = list_of(kind.value_field.with_type(raw))
         return raw, lambda values: [convert(value) for value in values]
     if types.is_map(kind):
-        raw_key, key = _conversion(kind.key_type)
-        raw_item, item = _conversion(kind.item_type)
+        raw_key, convert_key = _conversion(kind.key_type)
+        raw_item, convert_item = _conversion(kind.item_type)
 
-        def entries(pairs: list[tuple[Any, Any]]) -> Any:
-            names = [key(name) for name, _ in pairs]
-            if not all(isinstance(name, str | int) for name in names):
+        def to_object(pairs: list[tuple[Any, Any]]) -> Any:
+            """Return a map's pairs as a JSON object; its keys must be texts or whole numbers."""
+            keys = [convert_key(key) for key, _ in pairs]
+            if not all(isinstance(key, str | int) for key in keys):
                 return UNREADABLE
-            values = (item(value) for _, value in pairs)
-            return dict(zip(map(as_label, names), values, strict=True))
+            items = (convert_item(item) for _, item in pairs)
+            return dict(zip(map(as_label, keys), items, strict=True))
 
-        return pa.map_(raw_key, raw_item), entries
+        return pa.map_(raw_key, raw_item), to_object
     if types.is_timestamp(kind):
         multiplier, divisor = _MS[kind.unit]
         return pa.int64(), lambda value: value * multiplier // divisor
@@ -398,6 +394,7 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
 
 
 def _text(value: bytes) -> Any:
+    """Decode UTF-8; bytes that are none become UNREADABLE."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -405,6 +402,7 @@ def _text(value: bytes) -> Any:
 
 
 def _day(days: int) -> Any:
+    """Return the date so many days after 1970-01-01; UNREADABLE beyond the years 1 to 9999."""
     try:
         return (_EPOCH + timedelta(days)).isoformat()
     except OverflowError:
@@ -412,6 +410,7 @@ def _day(days: int) -> Any:
 
 
 def _number(value: Any) -> Any:
+    """Return a number, the largest double for infinity; UNREADABLE for nan and other values."""
     if not isinstance(value, int | float | Decimal) or math.isnan(value):
         return UNREADABLE
     return value if math.isfinite(value) else math.copysign(sys.float_info.max, value)
@@ -475,7 +474,7 @@ def _items(view: View) -> _FieldCheck:
     """
     fits_one = is_label if view.edges is None else is_number
     word = "text, whole numbers or booleans" if view.edges is None else "numbers"
-    # The path leads to single items, or each event has one, with a count.
+    # The path leads to single items (into a list), or each event has one, with a count.
     if view.items.list_at is not None or view.count is not None:
         return _FieldCheck("items", view.items, word, fits_one)
 
@@ -516,6 +515,7 @@ def _kind(path: Path, schema: Any) -> Any:
 
 def is_flat(shape: Shape, schema: Any) -> bool:
     """Return whether `ParquetRows` can read every field of an event."""
+    # It has one way to read items, rejects events without any, and reads no other unit of time.
     if len(shape.views) != 1 or shape.empty or shape.unit != "ms":
         return False
     [view] = shape.views.values()
@@ -537,10 +537,13 @@ def is_flat(shape: Shape, schema: Any) -> bool:
 
 
 def open_parquet(settings: Settings, name: str, file: IO[bytes]) -> ParquetLines:
-    """Open a file; refuse one that is not Parquet, and a path to no column or an unfit type."""
+    """Open a file for the faster reader that can read it; refuse one that is not Parquet.
+
+    Missing columns and unfit types are refused when events are read: `sample` shows any file.
+    """
     try:
         metadata = pq.read_metadata(file)
-        file.seek(0)
+        file.seek(0)  # it is read again, from its beginning
         shape = shape_of_files(settings)
         schema = metadata.schema.to_arrow_schema()
         kind = ParquetRows if is_flat(shape, schema) else ParquetLines
@@ -559,7 +562,7 @@ class ParquetLines(FileSource):
     word = "row"
 
     rows_at_once = 1 << 13
-    # Lists of row groups, each read by itself; None: all groups, as one.
+    # Lists of row groups to read together; None: all of the file.
     _groups: Sequence[list[int] | None] = (None,)
 
     def __init__(
@@ -570,11 +573,12 @@ class ParquetLines(FileSource):
         metadata: Any,
         texts: Sequence[str] = (),
     ) -> None:
-        """`texts` are the columns to read as dictionaries."""
+        """`texts` are the columns to read as dictionaries: distinct texts and indices into them."""
         super().__init__(settings, name, metadata.num_rows)
         self._schema = metadata.schema.to_arrow_schema()
         self._checks = list(_field_checks(self.shape))
         self.shape = _shape_in(self._schema, self.shape)
+        # A row has no record size that could be too large.
         reader = EventReader(self.shape, max_bytes=INT64_MAX)
         self._reader = SourceReader(reader, declared_keys(settings))
         # With `pre_buffer` memory would grow with the file.
@@ -597,15 +601,18 @@ class ParquetLines(FileSource):
         return Records.of(lines[:number])
 
     def _unreadable(self, read: int, error: Exception) -> SettingsError:
+        """Return the error, to be raised, that a file breaks off after so many rows."""
         return SettingsError(
             f"{self.name}: cannot be read after row {read:,}: {_why(error)}"
         )
 
     def _check_fields(self) -> None:
+        """Refuse a file that lacks a column that the settings read, or has it of another type."""
         for check in self._checks:
             check.check(self._schema, self.name)
 
     def batches(self) -> Iterator[EventBatch]:
+        """Yield the events, several rows at a time; rejects have the numbers of rows, from 1."""
         self._check_fields()
         read = 0
         try:
@@ -619,6 +626,7 @@ class ParquetLines(FileSource):
 
     def _rows(self) -> Iterator[Any]:
         """Yield batches of rows, with the columns that the settings read."""
+        # A path begins with its column; several may lead into one.
         columns = dict.fromkeys(check.path.steps[0] for check in self._checks)
         for groups in self._groups:
             yield from self._file.iter_batches(
@@ -636,13 +644,11 @@ class ParquetLines(FileSource):
 
 
 def _shape_in(schema: Any, shape: Shape) -> Shape:
-    """Return the fields to read in a file; Arrow timestamps come in ms."""
+    """Return the fields to read: in ms if times are Arrow timestamps, which are converted to ms."""
     kind = None if shape.time is None else _kind(shape.time, schema)
-    return (
-        replace(shape, unit="ms")
-        if kind is not None and types.is_timestamp(kind)
-        else shape
-    )
+    if kind is not None and types.is_timestamp(kind):
+        return replace(shape, unit="ms")
+    return shape
 
 
 def _objects_in(rows: Any) -> dict[str, list[Any]]:
@@ -658,7 +664,7 @@ def _lines_of(columns: Mapping[str, list[Any]]) -> list[bytes]:
     ]
 
 
-# Minimum average rows of a row group for reading groups as separate batches.
+# Row groups with at least so many rows, on average, are read one by one.
 GROUP_ROWS = 1 << 14
 
 
@@ -680,7 +686,8 @@ class ParquetRows(ParquetLines):
         self._user = None if shape.user is None else _column(shape.user)
         groups = metadata.num_row_groups
         texts = [field.name for field in schema if is_text(field.type)]
-        # Large row groups are read one by one.
+        # A large row group is worth batches of its own. Then nested texts can be dictionaries, too:
+        # pyarrow makes none of a batch that spans two groups.
         if metadata.num_rows >= groups * GROUP_ROWS:
             self._groups = [[group] for group in range(groups)]
             texts += _texts_in(self._items, schema, metadata)
@@ -703,7 +710,7 @@ class ParquetRows(ParquetLines):
         """Check nothing: `is_flat` has."""
 
     def _events(self, rows: Any) -> Iterator[tuple[Events, Sequence[Reject]]]:
-        """Yield the valid events of some rows, and the rejects, by index in `rows`, as columns.
+        """Yield the valid events of some rows as columns, and the rejects, both by index in `rows`.
 
         Keys, labels, amounts and times are converted as whole arrays; `wrong` marks the rows with
         anything invalid, which are read again as JSON.
@@ -713,6 +720,7 @@ class ParquetRows(ParquetLines):
         if self._key is not None:
             keys = self._keys.codes(rows.column(self._key))
         else:
+            # All events have one stream key.
             code = self._keys.names.vocabulary.code_of(ALL_STREAM_KEY)
             keys = np.full(n, code, dtype=np.int32)
         self._labels.begin()
@@ -729,10 +737,11 @@ class ParquetRows(ParquetLines):
             users, wrong_users = digests_of(rows.column(self._user))
             wrong |= wrong_users
         rejects = self._rejects(rows, wrong)
+        # A valid event of a stream key that is not declared is rejected last, as from JSON.
         undeclared = np.flatnonzero(~wrong & (keys == UNDECLARED)).tolist()
         rejects += [Reject(row, NOT_DECLARED) for row in undeclared]
         rejects.sort(key=lambda reject: reject.index)
-        # Row i has the items from first[i] on.
+        # Row i has the items from first[i] on; those of rejected rows stay, and no event has them.
         first = np.cumsum(lengths) - lengths
         index = np.flatnonzero(~wrong & (keys >= 0))
         if len(index) < n:
@@ -756,8 +765,8 @@ class ParquetRows(ParquetLines):
     def _rejects(self, rows: Any, wrong: Bools) -> list[Reject]:
         """Return the rejects of the rows that are `wrong` (n,), for the reasons of JSON events."""
         places = np.flatnonzero(wrong)
-        # The reason if JSON finds none: of equal labels it knows only the last, so it does not see
-        # another's count.
+        # For rows that are valid as JSON: of a label that a map has twice, JSON keeps the last
+        # count, so the wrong one is another.
         miscounted = f"a count in {self._items!r} is not a non-negative integer"
         reasons = dict.fromkeys(places.tolist(), miscounted)
         for start in range(0, len(places), ParquetLines.rows_at_once):
@@ -793,13 +802,14 @@ def _column(field: Path | str | None) -> str:
 
 
 def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
-    """Return the paths of nested texts in a column, to decode once a row group, as dictionaries.
+    """Return the paths of the texts in a nested column, such as "items.list.element".
 
-    Only for groups read one by one: pyarrow gives no dictionary if a batch spans two row groups.
+    Read as dictionaries, their distinct texts are decoded once a row group, not once a row.
     """
     if not types.is_nested(schema.field(column).type):
         return []
     leaves = [metadata.schema.column(i) for i in range(len(metadata.schema))]
+    # Parquet's type of texts.
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     return [path for path in texts if path.startswith(f"{column}.")]
 

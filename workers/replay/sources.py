@@ -32,6 +32,7 @@ from workers.settings.settings import Settings
 PARQUET_MAGIC = b"PAR1"
 GZIP_MAGIC = b"\x1f\x8b"
 CHUNK_BYTES = 2 << 20
+# Some programs begin a file with it; it belongs to no event.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NEWLINE = ord("\n")
 
@@ -95,15 +96,17 @@ class JsonLines(FileSource):
         reader = reader_of(settings, self.shape)
         self._reader = SourceReader(reader, declared_keys(settings))
         self._bytes_read = 0
+        # Of the last chunk: the guess for the next one.
         self._lines_in_chunk = 0
 
     def batches(self) -> Iterator[EventBatch]:
-        number = 1
-        # A pipe's writer may never write again.
+        """Yield the events; lines are numbered from 1, empty ones too, which are no events."""
+        number = 1  # of the chunk's first line
+        # A pipe's writer may never write again, which would block the thread that prefetches.
         pieces = self._pieces() if self.total is None else prefetch(self._pieces())
-        for lines, spans, position in pieces:
-            reading = self._reader.encode(spans)
-            # An empty line is neither an event nor an error.
+        for lines, part, position in pieces:
+            reading = self._reader.encode(part)
+            # The reader rejects empty lines; some of them end with "\r\n".
             rejects = (
                 reject
                 for reject in reading.rejects
@@ -115,18 +118,22 @@ class JsonLines(FileSource):
                 number += len(lines)
 
     def sample(self, number: int) -> Records:
+        """Return the first lines that are not empty."""
         lines = (
             records.value(i) or b""
             for records in self.lines()
             for i in range(len(records))
         )
-        # An empty line is neither an event nor an error.
         events = (line for line in lines if line.strip(b"\r"))
         return Records.of(list(islice(events, number)))
 
     def _pieces(self) -> Iterator[tuple[Records, Reading, int]]:
-        """Yield a chunk's lines, a part of them, and the file position after the chunk."""
+        """Yield a chunk's lines, a part of them as parsed, and the file position after the chunk.
+
+        This is what another thread may do ahead: `encode` changes the reader's state.
+        """
         for lines in self.lines():
+            # Progress in a gzipped file is that in the packed one.
             position = self._bytes_read if self._raw is None else self._raw.tell()
             for reading in self._reader.spans(lines):
                 yield lines, reading, position
@@ -149,11 +156,13 @@ class JsonLines(FileSource):
             if not read:  # the last line ends with the file, without a newline
                 text[end] = NEWLINE
                 end = end + 1
-            records = lines_of(text[:end], self._lines_in_chunk)
-            rest = text[:end]
+            text = text[:end]
+            records = lines_of(text, self._lines_in_chunk)
+            rest = text
             if len(records):
                 self._lines_in_chunk = len(records)
-                rest = text[int(records.values[-1, 1]) + 1 : end]
+                # A record's value is (start, stop); its newline is at `stop`.
+                rest = text[int(records.values[-1, 1]) + 1 :]
                 if first and text[: len(BYTE_ORDER_MARK)].tobytes() == BYTE_ORDER_MARK:
                     records.values[0, 0] = len(BYTE_ORDER_MARK)
                 first = False
@@ -164,11 +173,15 @@ class JsonLines(FileSource):
                 return
 
     def _read_into(self, room: memoryview) -> int:
-        """Read the next bytes; from a pipe only those available, so that slow events do not lag."""
+        """Read the next bytes; from a pipe only those available, so that slow events do not lag.
+
+        Return how many they are, 0 at the end.
+        """
         try:
             if self.total is not None:
                 return self._file.readinto(room)
             read = 0
+            # The first call waits for bytes; each takes what one read of the system returns.
             while more := self._file.readinto1(room[read:]):
                 read += more
                 if read == len(room) or not _ready(self._file):
@@ -205,4 +218,5 @@ def _ready(file: BufferedIOBase) -> bool:
     try:
         return bool(select.select([file], [], [], 0)[0])
     except (OSError, ValueError):
+        # Not something to wait for: then a read takes what comes first.
         return False

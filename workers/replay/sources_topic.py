@@ -93,7 +93,8 @@ class TopicSource(Source):
         formats = RecordFormats(settings, reader)
         # Latest event time that the worker would accept if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
-        # An event may be dated after its record; without a field for it, it has the record's time.
+        # Earlier records have no event of the range. An event may be dated after its record, unless
+        # it has the record's time for lack of a field.
         ahead_ms = 0 if events.timestamp is None else events.max_ahead_ms
         earliest = None if since_ms is None else since_ms - ahead_ms
         self._bounds = topic_reader.bounds(source.log for source in sources)
@@ -103,6 +104,7 @@ class TopicSource(Source):
             source_reader = source_reader_of(
                 settings, reader, source.partition, sources.placements, formats.make()
             )
+            # It finds late events and the end of the range; ticks are those of the intakes.
             watermark = Watermark(
                 (), events.grace_ms, settings.max_behind_ms, sources.moves
             )
@@ -152,6 +154,7 @@ class TopicSource(Source):
         """Yield the events of some records of a partition; `last`: they are its last."""
         came_late_by_record: Longs | None = None
         if part.origins is not None:
+            # As they were before they were sent on by user.
             records, came_late_by_record = restore_originals(
                 records, user_is_key=self._user_is_key
             )
@@ -159,9 +162,8 @@ class TopicSource(Source):
             events = reading.events
             rejected = reading.rejects
             came_late = None
-            if came_late_by_record is not None:
+            if part.origins is not None and came_late_by_record is not None:
                 came_late = came_late_by_record[events.index]
-            if part.origins is not None:
                 # Takes the origins' watermarks, which are no events, out of the rejects.
                 rejected = part.origins.take(
                     records,
@@ -174,6 +176,7 @@ class TopicSource(Source):
             yield self._batch(
                 part, events, records.offsets, rejected, came_late, ends=ends
             )
+            # Ended: it was the last part, or the time range ends in it.
             if part.position == part.end:
                 return
 
@@ -196,6 +199,7 @@ class TopicSource(Source):
         if self._since is not None:
             events, came_late = _select(events, came_late, events.times >= self._since)
         early = number - len(events)
+        # Advance the partition's time; each event counts at its effective one.
         clock = part.watermark
         if came_late is None or part.origins is None:
             events, effective = self._advance(clock, events)
@@ -206,12 +210,14 @@ class TopicSource(Source):
                 effective = np.maximum(effective, clock.watermark)
             clock.watermark = part.origins.watermark
         rejects = [*rejected]
+        # Reject what the worker rejected as too late.
         behind = clock.too_far_behind(events.times, effective)
         if behind.any():
             rejects += behind_rejects(events, np.flatnonzero(behind))
             rejects.sort(key=lambda reject: reject.index)
             events, came_late = _select(events, came_late, ~behind)
             effective = effective[~behind]
+        # Events after the range count in no tick of it, but take the watermark to its end.
         beyond = 0
         until = self.until_ms
         if until is not None:
@@ -234,18 +240,19 @@ class TopicSource(Source):
     def _advance(self, clock: Watermark, events: Events) -> tuple[Events, Longs]:
         """Advance a partition's time by its events; return these and their effective times.
 
-        Nothing counts after the event that takes the watermark past the time range, so the events
-        after it are left out.
+        The event that takes the watermark to the end of the time range is the last one: none after
+        it can count in the range.
         """
         if not len(events):
             return events, events.times
         if self.until_ms is not None:
+            # The watermark is the latest time less the grace, but begins at the first event's time.
             passing = events.times >= self.until_ms + self._grace_ms
             if clock.watermark is None:
-                # The watermark begins at the first event, without grace.
                 passing[0] = events.times[0] >= self.until_ms
             if passing.any():
                 events = events.select(np.arange(np.argmax(passing) + 1))
+        # None: the wall clock of this reading does not matter.
         return events, clock.advance_by(events.times, None)
 
     def _end(self, part: _Partition) -> None:
@@ -288,12 +295,17 @@ def _starts(
     bounds: Mapping[Partition, Bounds],
     earliest_ms: int | None,
 ) -> dict[Partition, int]:
-    """Return the offset to begin with in each log: its first, or that of records from a time on."""
+    """Return the offset to begin with in each log: that of the first record from a time on.
+
+    The log's first offset if that is None; its end, `stable`, if no record is as late.
+    """
     starts = {log: of.low for log, of in bounds.items()}
+    # Kafka takes negative times for its own codes; no record is before 1970.
     if earliest_ms is None or earliest_ms <= 0:
         return starts
-    filled = {log: earliest_ms for log, of in bounds.items() if of.low < of.stable}
-    for log, offset in topic_reader.offsets_at(filled).items():
+    # It is asked about logs with records only.
+    asked = {log: earliest_ms for log, of in bounds.items() if of.low < of.stable}
+    for log, offset in topic_reader.offsets_at(asked).items():
         end = bounds[log].stable
         starts[log] = end if offset is None else min(offset, end)
     return starts

@@ -41,11 +41,14 @@ class Epoch:
         self.threshold: int | None = None
         self.answer: dict[str, Any] = {}
         self._key = NoiseKey(seed.to_bytes(32, "big"))
+        # A worker has a stream of noise for each mechanism id; here any 16 bytes will do.
         self._noise = mechanism.noise(self._key.stream(bytes(16)))
+        # Labels by row of the ledger.
         self._labels: list[str] = []
         self.state = mechanism.init()
         # The tag of the stream key itself: any label that is no item's will do.
         self.state.key_tags = self._key.tags("k", [b"\0key"])
+        # Declared labels get their rows before the first tick, as in a worker.
         domain = mechanism.domain()
         tags = self._key.tags("k", domain)
         mechanism.prepare_key(self.state, 0, tags, domain)
@@ -82,6 +85,7 @@ class Epoch:
             self.state, self.t, parts, self._noise
         )
         assert not isinstance(release, WindowReleases), "of an epoch"
+        # A mechanism releases answers, or counts of labels, or of rows of its ledger.
         if isinstance(release, Answers):
             self.answer = dict(release.of_key[0])
             return {}

@@ -141,6 +141,7 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
             raise SettingsError(
                 f"--vary {histogram}.{setting}: given twice; give all its values in one list"
             )
+        # With epochs, `windows` only add to what snapshots say of their noise.
         if setting == "windows" and not configs[histogram].without_epochs:
             _refuse_unmeasured(f"{histogram}.windows", setting)
         chosen[histogram][setting] = values
@@ -154,11 +155,9 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
     base = path.absolute().parent
     for name, section in zip(names, document["histogram"], strict=True):
         horizon = section["horizon"]
-        if (
-            "tick" in chosen[name]
-            and "horizon" not in chosen[name]
-            and isinstance(horizon, int)
-        ):
+        only_tick = "tick" in chosen[name] and "horizon" not in chosen[name]
+        # A number of ticks becomes a duration; the others do not depend on the tick.
+        if only_tick and isinstance(horizon, int):
             section["horizon"] = format_duration(
                 parse_duration(section["tick"]) * horizon
             )
@@ -189,7 +188,7 @@ class _Variants(NamedTuple):
         for choice in itertools.product(*self.chosen.values()):
             texts = tuple(value.text for value in choice)
             values, varied = self._values(choice)
-            # Alike in all that this mechanism supports.
+            # They differ only in what their mechanism does not support.
             if tuple(varied.values()) in seen:
                 continue
             seen.add(tuple(varied.values()))
@@ -201,7 +200,8 @@ class _Variants(NamedTuple):
                 continue
             good.append(texts)
             config = settings.histograms[0]
-            if config not in configs:  # 1 equals 1.0, and 60s equals 1m
+            # Texts may differ and mean the same: 1 and 1.0, 60s and 1m.
+            if config not in configs:
                 configs.append(config)
                 made = Combination(
                     len(grid.combinations) + 1, settings, mechanism, varied
@@ -223,11 +223,13 @@ class _Variants(NamedTuple):
         varied = dict(zip(self.chosen, choice, strict=True))
         values = dict(self.section)
         for name, (_, value) in varied.items():
+            # A value for epsilon replaces the file's rho, unless both are varied.
             for alternatives in ONE_OF:
                 if name in alternatives:
                     for alternative in alternatives - varied.keys():
                         values.pop(alternative, None)
             values[name] = value
+        # Unless the mechanism is varied, a setting that it lacks stays, and is refused.
         supported = set(values)
         mechanism = str(values.get("mechanism"))
         if "mechanism" in varied and mechanism in MECHANISMS:
@@ -240,11 +242,11 @@ class _Variants(NamedTuple):
         if config and decides and may_differ and not config.lists_labels(values):
             supported -= {"domain", "domain_file", "buckets", "quantiles"}
         texts = {
-            name: value.text if name in supported else None
+            f"{self.name}.{name}": value.text if name in supported else None
             for name, value in varied.items()
         }
         values = {name: value for name, value in values.items() if name in supported}
-        return values, {f"{self.name}.{name}": text for name, text in texts.items()}
+        return values, texts
 
     def _check(
         self, good: Sequence[Texts], failed: Sequence[tuple[Texts, str]]
@@ -254,23 +256,25 @@ class _Variants(NamedTuple):
         Several values may be in none because of one of them, so look first at the settings that the
         reasons name.
         """
-
-        def is_unnamed(place_and_name: tuple[int, str]) -> bool:
-            _, name = place_and_name
-            words = [f"{name} = ", f"{name}: "]
-            if name == "tick":
-                words.append(
-                    "number of ticks of"
-                )  # a duration that the tick does not divide
-            return not any(word in reason for _, reason in failed for word in words)
-
-        for place, name in sorted(enumerate(self.chosen), key=is_unnamed):
+        named = {
+            name: any(_blames(reason, name) for _, reason in failed)
+            for name in self.chosen
+        }
+        by_place = sorted(enumerate(self.chosen), key=lambda pair: not named[pair[1]])
+        for place, name in by_place:
             for text, _ in self.chosen[name]:
                 reasons = [reason for texts, reason in failed if texts[place] == text]
                 if reasons and not any(texts[place] == text for texts in good):
                     raise SettingsError(
                         f"--vary {self.name}.{name}={_short(text)}: {reasons[0]}"
                     )
+
+
+def _blames(reason: str, setting: str) -> bool:
+    """Return whether the message of a failed check names a setting as the one that is wrong."""
+    # The message on a duration that the tick does not divide names only the duration.
+    of_tick = setting == "tick" and "number of ticks of" in reason
+    return of_tick or f"{setting} = " in reason or f"{setting}: " in reason
 
 
 def known_settings(mechanism: str) -> set[str]:
@@ -286,7 +290,7 @@ def known_settings(mechanism: str) -> set[str]:
 
 
 def settings_text(config: HistogramConfig) -> str:
-    """Return a histogram's settings as JSON, as the results have them.
+    """Return a histogram's settings as JSON, for the results and the section that a report shows.
 
     A long domain is replaced by its number of labels; what is not measured is left out.
     """
@@ -299,23 +303,22 @@ def settings_text(config: HistogramConfig) -> str:
         if rule.name == "windows":
             if config.without_epochs:
                 texts["windows"] = list(map(format_duration, value))
-            continue
         # The domain of buckets is their labels; in its place are the quantiles, with their default.
-        if rule.name == "quantiles" and in_buckets:
-            continue
-        if rule.name == "domain" and in_buckets:
+        elif rule.name == "domain" and in_buckets:
             if config.has_quantiles:
                 texts["quantiles"] = config.shown_quantiles
+        elif rule.name == "quantiles" and in_buckets:
+            pass
         elif rule.name == "domain" and len(value) > DOMAIN_SHOWN:
             texts["domain_labels"] = len(value)
         elif rule.name == "sum":
-            fields = {
-                field.encode_name: getattr(value, field.name)
-                for field in structs.fields(value)
-            }
+            # A Decimal would become a text.
+            fields = (
+                (field, getattr(value, field.name)) for field in structs.fields(value)
+            )
             texts["sum"] = {
-                name: float(number) if isinstance(number, Decimal) else number
-                for name, number in fields.items()
+                field.encode_name: float(part) if isinstance(part, Decimal) else part
+                for field, part in fields
             }
         elif rule.name == "buckets":
             texts["buckets"] = value.edges
@@ -392,6 +395,7 @@ def _toml(text: str) -> object:
         found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    # A text with a line break may hold further settings.
     return found["value"] if len(found) == 1 else text
 
 

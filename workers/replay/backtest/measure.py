@@ -9,7 +9,12 @@ stream key's largest items. The top has those with the largest exact counts, `vi
 a rank is a place in it.
 
 Exact counts are kept by row, of the `Truth` of the view: a row is an item of a stream key. A run
-has rows of its own, unless its mechanism reads the truth's (`has_rows_of_truth`).
+has rows of its own, unless its mechanism reads the truth's (`has_rows_of_truth`). It releases rows
+with counts (`Release`), labels with counts (`Items`), or answers to queries (`Answers`). A delay is
+how many ticks after its exact count has reached one of SIZES an item is first shown.
+
+What is measured of a stream key at a tick are its *figures*, an array of floats: one for each
+metric, at PLACE[metric], then, for each metric in RANKED, one for each rank. NaN: not defined.
 """
 
 import math
@@ -18,11 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
 from workers.arrays.types import Bools, Codes, Floats, Longs
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.ledger import Ledger, with_capacity
+from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.order_statistics.config import Queries
 from workers.pipeline.snapshots import ReleasedTick
@@ -65,13 +71,10 @@ _SHOWN = (
 SUMS = ("sum_error_mean", "sum_coverage", "mean_error_mean", "mean_coverage")
 _FURTHER = ("lost", "within_error", "shortfall", "shown_new", "coverage_new")
 METRICS = (*_SHOWN, *TOPS, *_FURTHER, *SUMS)
-# Measurements of a stream key at a tick are a float array, NaN where nothing is defined: a column
-# for every metric, at
 PLACE = {name: i for i, name in enumerate(METRICS)}
-# and then, for each of these, a column for each rank: the error of the item of that rank, and
-# whether it is shown.
+# Of the item of a rank: its error, and whether it is shown.
 RANKED = ("error_mean", "shown_rate")
-# For all stream keys together, these and those by rank are the mean over the keys.
+# For all stream keys together, these and those in RANKED are the mean over the keys.
 OF_KEYS = (*TOPS, "shortfall")
 # A share over all ticks weights each tick by the number that it is a share of.
 WEIGHTS = {
@@ -88,18 +91,18 @@ Ticks = Codes | Longs
 
 
 class Delays:
-    """Ticks from reaching a size, one of the counts SIZES, to an item's first appearance.
+    """The delays of one series, over all epochs: how often each occurred, by size.
 
-    They are collected over all epochs.
+    A size is one of the counts SIZES.
     """
 
     def __init__(self) -> None:
-        # By size: how many items reached it; and of those shown, how often each delay occurred.
+        # By size: how many items reached it; and of those shown, how many had each delay.
         self._passed = np.zeros(len(SIZES), dtype=np.int64)
         self._delays: list[Counter[int]] = [Counter() for _ in SIZES]
 
     def add(self, reached: Ticks, first: Ticks) -> None:
-        """Add a finished epoch, with its ticks by row; 0: never.
+        """Add a finished epoch, from ticks by row; 0: never.
 
         `reached` (rows, sizes) is when an item's count reached a size, `first` (rows,), which may
         have fewer or more rows, when it was first shown.
@@ -133,7 +136,7 @@ class Delays:
 
 
 def fill_errors(
-    row: Floats,
+    figures: Floats,
     published: Longs,
     exact: Longs,
     unbounded: Longs,
@@ -146,12 +149,14 @@ def fill_errors(
     error = published - exact
     for name, off in (("error", error), ("error_unbounded", published - unbounded)):
         size = np.abs(off)
-        row[PLACE[f"{name}_mean"]] = size.mean()
-        row[PLACE[f"{name}_rms"]] = math.sqrt(np.square(off, dtype=np.float64).mean())
-        row[PLACE[f"{name}_worst"]] = size.max()
-    row[PLACE["error_bias"]] = error.mean()
+        figures[PLACE[f"{name}_mean"]] = size.mean()
+        figures[PLACE[f"{name}_rms"]] = math.sqrt(
+            np.square(off, dtype=np.float64).mean()
+        )
+        figures[PLACE[f"{name}_worst"]] = size.max()
+    figures[PLACE["error_bias"]] = error.mean()
     if sd is not None:
-        row[PLACE["coverage"]] = _coverage(error, sd)
+        figures[PLACE["coverage"]] = _coverage(error, sd)
 
 
 def _coverage(error: Longs, sd: float) -> float:
@@ -174,8 +179,10 @@ def over_all(metric: str, values: Floats, weight: Floats | None) -> float:
     return float(values.mean())
 
 
+# The published count of an item that is not shown.
 _NO_COUNT = np.iinfo(np.int64).min
 _NO_ROWS: Rows = np.empty(0, dtype=np.int64)
+_NONE_REACHED: Longs = np.empty((0, len(SIZES)), dtype=np.int64)
 
 
 class Watch:
@@ -194,25 +201,24 @@ class Watch:
         self.window_ms = histogram.config.series[view.number].window_ms
         # The first columns of every row of results and boards.
         self._row_head = run.number, run.seed, self.name
-        # Columns of the measurements of a stream key at a tick.
+        # How many figures a stream key has at a tick.
         self._width = len(METRICS) + len(RANKED) * view.top
-        # Whether items are discovered, so that there are delays; and whether the run's rows are
-        # those of the truth: then its ledger notes when they were first shown.
+        # Only items that are discovered have delays.
         self._discovers = run.combination.discovers
         self._same_rows = has_rows_of_truth(run.combination.config)
         self._threshold_is_count = run.combination.config.threshold_is_count
         self.latest: ReleasedTick | None = None
+        #: First and last tick seen, numbered over all epochs, and how many were seen.
         self.first_tick = self.last_tick = self.ticks = 0
-        self._threshold: int | None = None
-        # By measured tick: float64 (1 + stream keys, columns), see `fill`; and the boards kept.
-        self._rows: dict[int, Floats] = {}
+        # By measured tick: the figures of all stream keys together, then of each (`fill`).
+        self._figures: dict[int, Floats] = {}
         self._boards: dict[int, list[BoardRow]] = {}
         self._delays = Delays()
-        # Of this epoch: the run's ledger; and by row of the truth, the ticks at which items reached
-        # sizes, and (unless the ledger has them) those at which they were first shown.
-        self._columns: Ledger | None = None
-        self._reached: Longs = np.empty((0, len(SIZES)), dtype=np.int64)
-        self._first: Longs = _NO_ROWS
+        # Of this epoch: the last threshold; and by row of the truth, the ticks at which the count
+        # reached each size, (rows, sizes), and at which the item was first shown; 0: never.
+        self._threshold: int | None = None
+        self._reached = _NONE_REACHED
+        self._first_shown: NDArray[Any] = _NO_ROWS
 
     def on_tick(self, shown: ReleasedTick) -> None:
         """Take note of a released tick; `measure` may follow."""
@@ -220,31 +226,31 @@ class Watch:
             self.end_epoch()
         self.latest = shown
         self.ticks += 1
-        # In global ticks, which go on over epochs.
-        self.last_tick = (self.histogram.next or 1) - 1
+        self.last_tick = self.histogram.last_tick
         self.first_tick = self.first_tick or self.last_tick
         release = shown.release
         if self._threshold_is_count and release.threshold is not None:
             self._threshold = release.threshold
         if self._discovers:
-            self._columns = self.histogram.columns
-            self._reached = self.view.truth.reached(self.view.number)
-            if not self._same_rows:
+            truth = self.view.truth
+            self._reached = truth.reached(self.view.number)
+            if self._same_rows:
+                self._first_shown = self.histogram.columns.shown
+            else:
                 rows = self.shown_rows(release)
-                self._first = with_capacity(self._first, self.view.truth.columns.n)
-                self._first[rows[self._first[rows] == 0]] = shown.tick
+                self._first_shown = with_capacity(self._first_shown, truth.columns.n)
+                new = rows[self._first_shown[rows] == 0]
+                self._first_shown[new] = shown.tick
 
     def shown_rows(self, release: Release | Items | Answers) -> Rows:
         """Return the rows of the items that a release shows."""
         return _NO_ROWS if isinstance(release, Answers) else self._shown(release)[0]
 
     def end_epoch(self) -> None:
-        """Add the epoch's delays, and forget the rest of it."""
-        if self._columns is not None:
-            first = self._columns.shown if self._same_rows else self._first
-            self._delays.add(self._reached, first)
-        self._columns = None
-        self._first = _NO_ROWS
+        """Add the epoch's delays to those before, and begin the next one without any ticks."""
+        self._delays.add(self._reached, self._first_shown)
+        self._reached = _NONE_REACHED
+        self._first_shown = _NO_ROWS
         self._threshold = None
 
     def measure(self, *, board: bool) -> None:
@@ -252,38 +258,37 @@ class Watch:
         if self.latest is None:
             return
         view = self.view
-        # A single stream key is measured as all together.
+        # A single stream key has the figures of all together.
         keys = view.keys if len(view.keys) > 1 else []
         out = np.full((1 + len(keys), self._width), np.nan)
         self.fill(out, self.latest)
         counted: list[View | KeyView] = [view, *keys]
-        for row, exact in zip(out, counted, strict=True):
+        for figures, exact in zip(out, counted, strict=True):
             if exact.total_unbounded:
-                row[PLACE["lost"]] = 1 - exact.total / exact.total_unbounded
+                figures[PLACE["lost"]] = 1 - exact.total / exact.total_unbounded
         if keys:
-            averaged = [PLACE[metric] for metric in OF_KEYS]
-            averaged += range(len(METRICS), self._width)
-            for column in averaged:
-                of_keys = out[1:, column]
+            by_rank = range(len(METRICS), self._width)
+            for place in [*(PLACE[metric] for metric in OF_KEYS), *by_rank]:
+                of_keys = out[1:, place]
                 defined = of_keys[~np.isnan(of_keys)]
-                out[0, column] = defined.mean() if len(defined) else np.nan
-        self._rows[self.last_tick] = out
+                out[0, place] = defined.mean() if len(defined) else np.nan
+        self._figures[self.last_tick] = out
         if board:
             self._boards[self.last_tick] = list(self.board(self.latest))
 
-    def by_rank(self, row: Floats, metric: str) -> Floats:
-        """Return the columns of a metric of RANKED in a row, one for each rank."""
+    def by_rank(self, figures: Floats, metric: str) -> Floats:
+        """Return the figures of a metric of RANKED, one for each rank."""
         first = len(METRICS) + RANKED.index(metric) * self.view.top
-        return row[first : first + self.view.top]
+        return figures[first : first + self.view.top]
 
-    def rows_of_keys(self, out: Floats) -> Floats:
-        """Return the row of each measured key; a single key has that of all keys together."""
+    def figures_of_keys(self, out: Floats) -> Floats:
+        """Return the figures of each measured key; a single key has those of all keys together."""
         return out[len(out) - len(self.view.keys) :]
 
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
-        """Fill in a tick's metrics: in `out`, row 0 is of all stream keys, then one of each.
+        """Fill in a tick's figures: `out[0]` are those of all stream keys, then come each key's.
 
-        With a single stream key there is row 0 only.
+        With a single stream key there is `out[0]` only.
         """
         view = self.view
         release = shown.release
@@ -291,26 +296,26 @@ class Watch:
             return
         rows, counts = self._shown(release)
         out[0, PLACE["sd"]] = release.sd
-        out[0, PLACE["threshold"]] = (
-            math.nan if release.threshold is None else release.threshold
-        )
+        if release.threshold is not None:
+            out[0, PLACE["threshold"]] = release.threshold
         key_of = view.truth.columns.keys[rows]
         new = self._new(rows, shown.tick)
-        # For all stream keys and for each: which of the shown rows are its own, and the rows of all
-        # its items.
+        # Of all stream keys together and of each: which of the shown rows are its own, and a
+        # selection of all its rows, shown or not.
         everything = np.ones(len(rows), dtype=np.bool_)
         parts: list[tuple[Bools, Any]] = [(everything, slice(None))]
         if len(out) > 1:
             parts += [(key_of == i, key.rows) for i, key in enumerate(view.keys)]
-        for row, (own, exact_rows) in zip(out, parts, strict=True):
+        for figures, (own, exact_rows) in zip(out, parts, strict=True):
             own_new = None if new is None else new[own]
             self._fill_shown(
-                row, exact_rows, rows[own], counts[own], release.sd, own_new
+                figures, exact_rows, rows[own], counts[own], release.sd, own_new
             )
-            self._fill_sums(row, shown, rows, own)
-        for index, row in enumerate(self.rows_of_keys(out)):
-            here = key_of == index
-            self._fill_top(row, view.keys[index], rows[here], counts[here])
+            self._fill_sums(figures, shown, rows, own)
+        # A top is a stream key's: for all of them `measure` takes the mean.
+        for index, figures in enumerate(self.figures_of_keys(out)):
+            own = key_of == index
+            self._fill_top(figures, view.keys[index], rows[own], counts[own])
 
     def _shown(self, release: Release | Items) -> Shown:
         """Return the truth's rows of the items in a release, and their published counts."""
@@ -320,51 +325,54 @@ class Watch:
             tags = self.histogram.columns.tags.take(release.rows, axis=0)
             return self.view.rows_of_tags(tags), release.counts
         rows = self.view.rows_of_items(release)
+        # Labels that never occurred have no row.
         known = rows >= 0
         return rows[known], release.counts[known]
 
     def _fill_shown(
         self,
-        row: Floats,
+        figures: Floats,
         exact_rows: Any,
         rows: Rows,
         counts: Longs,
         sd: float,
         new: Bools | None,
     ) -> None:
-        """Fill in the errors of the counts shown in `rows`, and how many that deserve it are shown.
+        """Fill in the errors of the `counts` shown in `rows`, and how many that deserve it are.
 
         `exact_rows` selects all rows of their stream key; `new` marks the items that are new.
         """
         exact = self.view.counts
-        row[PLACE["shown"]] = len(rows)
+        figures[PLACE["shown"]] = len(rows)
         if len(rows):
-            fill_errors(row, counts, exact[rows], self.view.unbounded[rows], sd)
+            fill_errors(figures, counts, exact[rows], self.view.unbounded[rows], sd)
         if new is not None:
-            row[PLACE["shown_new"]] = np.count_nonzero(new)
+            figures[PLACE["shown_new"]] = np.count_nonzero(new)
             if new.any():
-                row[PLACE["coverage_new"]] = _coverage((counts - exact[rows])[new], sd)
+                figures[PLACE["coverage_new"]] = _coverage(
+                    (counts - exact[rows])[new], sd
+                )
         if self._threshold is not None:
             deserving = int((exact[exact_rows] > self._threshold).sum())
-            row[PLACE["deserving"]] = deserving
+            figures[PLACE["deserving"]] = deserving
             if deserving:
                 found = int((exact[rows] > self._threshold).sum())
-                row[PLACE["deserving_shown"]] = found / deserving
+                figures[PLACE["deserving_shown"]] = found / deserving
 
     def _fill_sums(
-        self, row: Floats, shown: ReleasedTick, rows: Rows, own: Bools
+        self, figures: Floats, shown: ReleasedTick, rows: Rows, own: Bools
     ) -> None:
         """Fill in the errors of published sums and means, of those in `rows` that are `own`.
 
-        Sums are in steps above the low end of the range, so with n the count and S the sum, the
-        published, "centred" sum is that of 2 S - n (steps of the range).
+        With n an item's count, S its sum in steps above the low end of the range, and R the range
+        in steps (`means.steps`), noise is added to the "centred" 2 S - R n (`Release.sums`).
         """
         view = self.view
         release = shown.release
         means = shown.means
         if means is None or not isinstance(release, Release) or release.sums is None:
             return
-        # A mean of nothing is none.
+        # What was never counted has no mean.
         places = np.flatnonzero(own & (view.counts[rows] > 0))
         if not len(places):
             return
@@ -375,45 +383,46 @@ class Watch:
         sds = release.sds
         exact_sums = means.sums(counts, 2 * sums - means.steps * counts)
         off = np.abs(means.sums(published, centred) - exact_sums)
-        row[PLACE["sum_error_mean"]] = off.mean()
-        row[PLACE["sum_coverage"]] = (off <= COVERED_SD * means.sd(*sds)).mean()
+        figures[PLACE["sum_error_mean"]] = off.mean()
+        figures[PLACE["sum_coverage"]] = (off <= COVERED_SD * means.sd(*sds)).mean()
         mean, low, high = means.intervals(published, centred, *sds)
         exact = means.means(counts, sums)
-        row[PLACE["mean_coverage"]] = ((low <= exact) & (exact <= high)).mean()
+        figures[PLACE["mean_coverage"]] = ((low <= exact) & (exact <= high)).mean()
         if (defined := ~np.isnan(mean)).any():
-            row[PLACE["mean_error_mean"]] = np.abs(mean - exact)[defined].mean()
+            figures[PLACE["mean_error_mean"]] = np.abs(mean - exact)[defined].mean()
 
     def _new(self, rows: Rows, tick: int) -> Bools | None:
         """Return which of the shown items are new; None if the mechanism discovers no items.
 
         Items carried over from the epoch before are never new.
         """
-        if not self._discovers or self._columns is None:
+        if not self._discovers:
             return None
-        first = self._columns.shown if self._same_rows else self._first
-        is_new = first[rows] > tick - NEW_TICKS
+        is_new = self._first_shown[rows] > tick - NEW_TICKS
         return np.asarray(is_new & ~np.isin(rows, self.histogram.carried))
 
-    def _fill_top(self, row: Floats, key: KeyView, rows: Rows, counts: Longs) -> None:
+    def _fill_top(
+        self, figures: Floats, key: KeyView, rows: Rows, counts: Longs
+    ) -> None:
         """Fill in how a stream key's published items compare with its exact top, by rank too.
 
         `rows` are its shown items, `counts` their published counts.
         """
         view = self.view
         best = key.top.rows
-        self.fill_hits(row, key, rows[top_places(rows, counts, view.top)])
+        self.fill_hits(figures, key, rows[top_places(rows, counts, view.top)])
         published = np.full(len(view.counts), _NO_COUNT)
         published[rows] = counts
         of_best = published[best]
         is_shown = of_best != _NO_COUNT
         if len(best) > 1:
             # An item that is not shown ranks below all others.
-            row[PLACE["rank_correlation"]] = kendall(view.counts[best], of_best)
+            figures[PLACE["rank_correlation"]] = kendall(view.counts[best], of_best)
         errors = np.where(is_shown, np.abs(of_best - view.counts[best]), np.nan)
-        self.by_rank(row, "error_mean")[: len(best)] = errors
-        self.by_rank(row, "shown_rate")[: len(best)] = is_shown
+        self.by_rank(figures, "error_mean")[: len(best)] = errors
+        self.by_rank(figures, "shown_rate")[: len(best)] = is_shown
 
-    def fill_hits(self, row: Floats, key: KeyView, named: Rows) -> None:
+    def fill_hits(self, figures: Floats, key: KeyView, named: Rows) -> None:
         """Fill in precision and recall of the `named` rows against the exact tops of their key."""
         bounded = (self.view.counts, key.top)
         unbounded = (self.view.unbounded, key.top_unbounded)
@@ -421,9 +430,9 @@ class Watch:
             # An item that counts as much as the last of the top is as right as that.
             right = int((counts[named] >= top.floor).sum())
             if len(named):
-                row[PLACE["precision" + suffix]] = right / len(named)
+                figures[PLACE["precision" + suffix]] = right / len(named)
             if size := len(top.rows):
-                row[PLACE["recall" + suffix]] = min(right, size) / size
+                figures[PLACE["recall" + suffix]] = min(right, size) / size
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         """Yield the exact top and the published top of every stream key."""
@@ -480,7 +489,9 @@ class Watch:
 
     def retain(self, ticks: set[int], boards: set[int]) -> None:
         """Keep only the measurements of these `ticks`, and the boards of the ticks `boards`."""
-        self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
+        self._figures = {
+            tick: figures for tick, figures in self._figures.items() if tick in ticks
+        }
         self._boards = {
             tick: rows for tick, rows in self._boards.items() if tick in boards
         }
@@ -494,29 +505,27 @@ class Watch:
 
         The stream key "" is all of them together; delays have a size instead of ticks.
         """
-        ticks = np.array(sorted(self._rows), dtype=np.int64)
-        # Stream keys come up over time: early ticks have fewer rows. `measured` is by key and tick.
-        most = max(map(len, self._rows.values()), default=1)
+        ticks = np.array(sorted(self._figures), dtype=np.int64)
+        # By stream key and tick. Keys come up over time: NaN at the ticks before.
+        most = max(map(len, self._figures.values()), default=1)
         measured = np.full((most, len(ticks), self._width), np.nan)
-        for position, tick in enumerate(ticks.tolist()):
-            measured[: len(self._rows[tick]), position] = self._rows[tick]
-        for key, table in zip(
-            ["", *self.view.names[: most - 1]], measured, strict=True
-        ):
-            for metric, column in PLACE.items():
-                values = table[:, column]
+        for i, tick in enumerate(ticks.tolist()):
+            measured[: len(self._figures[tick]), i] = self._figures[tick]
+        names = ["", *self.view.names[: most - 1]]
+        for key, table in zip(names, measured, strict=True):
+            for metric, place in PLACE.items():
+                values = table[:, place]
                 defined = ~np.isnan(values)
                 if defined.any():
-                    weight = (
-                        table[defined, PLACE[WEIGHTS[metric]]]
-                        if metric in WEIGHTS
-                        else None
-                    )
+                    weight = None
+                    if metric in WEIGHTS:
+                        weight = table[defined, PLACE[WEIGHTS[metric]]]
                     whole = over_all(metric, values[defined], weight)
                     yield self._series(
                         key, metric, [0, *ticks[defined]], [whole, *values[defined]]
                     )
             for metric in RANKED:
+                # Transposed: for each rank, its figures at all ticks.
                 for rank, column in enumerate(self.by_rank(table.T, metric), start=1):
                     values = column[~np.isnan(column)]
                     if len(values):
@@ -546,15 +555,16 @@ Fields = Mapping[str, Any]
 class Pair(NamedTuple):
     """A published number of an answer, and the exact ones, with its `name` on a board.
 
-    `rank` is its place if the answer is a list of the largest, else 0.
+    `rank` is its place if the answer is a list of the largest, else 0; `allowed` is the published
+    error.
     """
 
     name: str
     rank: int
+    allowed: int
     published: int
     exact: int
     unbounded: int
-    allowed: int  # the published error
 
     @property
     def error(self) -> int:
@@ -573,37 +583,37 @@ class QueryWatch(Watch):
         self._place = {label: i for i, label in enumerate(config.declared)}
 
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
-        """Fill in the errors of the answers: row 0 for all stream keys, then one each."""
+        """Fill in the errors of the answers: in `out[0]` of all stream keys, then of each."""
         if not isinstance(shown.release, Answers):
             return
         every: list[Pair] = []
-        # Of the first stream keys only; all count in the row of all.
-        rows = self.rows_of_keys(out)
+        # Only the first stream keys have figures of their own; `out[0]` is of all.
+        figures_of_keys = self.figures_of_keys(out)
         for index in range(len(self.view.names)):
             fields: Fields = shown.release.of_key[index]
             pairs = list(self._pairs(index, fields))
             every += pairs
-            if index < len(rows):
-                row = rows[index]
-                self._fill_answers(row, pairs)
-                self._fill_labels(row, index, fields)
-                errors_by_rank = self.by_rank(row, "error_mean")
+            if index < len(figures_of_keys):
+                figures = figures_of_keys[index]
+                self._fill_answers(figures, pairs)
+                self._fill_labels(figures, index, fields)
+                errors_by_rank = self.by_rank(figures, "error_mean")
                 for pair in pairs:
                     if 0 < pair.rank <= self.view.top:
                         errors_by_rank[pair.rank - 1] = pair.error
         self._fill_answers(out[0], every)
 
     @staticmethod
-    def _fill_answers(row: Floats, pairs: Sequence[Pair]) -> None:
+    def _fill_answers(figures: Floats, pairs: Sequence[Pair]) -> None:
         """Fill in the errors of published answers, if there are any."""
         if pairs:
             counts = [(pair.published, pair.exact, pair.unbounded) for pair in pairs]
-            fill_errors(row, *np.array(counts).T)
-            row[PLACE["within_error"]] = np.mean(
+            fill_errors(figures, *np.array(counts).T)
+            figures[PLACE["within_error"]] = np.mean(
                 [pair.error <= pair.allowed for pair in pairs]
             )
 
-    def _fill_labels(self, row: Floats, index: int, fields: Fields) -> None:
+    def _fill_labels(self, figures: Floats, index: int, fields: Fields) -> None:
         """Fill in how good the labels are that answers name, such as the most frequent one."""
         exact, unbounded = self._exact_counts(index)
         named = [
@@ -612,15 +622,16 @@ class QueryWatch(Watch):
         ]
         if not named:
             return
-        # How much more the true top counts than the labels that are named as the top.
+        # How much larger the n largest counts are than those of the n labels that are named.
         best = np.sort(exact)
         short = [(best[-len(places) :] - exact[places]).mean() for places in named]
-        row[PLACE["shortfall"]] = np.mean(short)
+        figures[PLACE["shortfall"]] = np.mean(short)
         for suffix, counts in (("", exact), ("_unbounded", unbounded)):
             best = np.sort(counts)
             right = [(counts[places] >= best[-len(places)]).mean() for places in named]
-            row[PLACE["recall" + suffix]] = np.mean(right)
-            row[PLACE["precision" + suffix]] = np.mean(right)
+            # As many are named as belong in the top, so both are the same share.
+            figures[PLACE["recall" + suffix]] = np.mean(right)
+            figures[PLACE["precision" + suffix]] = np.mean(right)
 
     def _exact_counts(self, index: int) -> tuple[Longs, Longs]:
         """Return a stream key's exact counts, in the order of the domain, bounded and not."""
@@ -632,28 +643,22 @@ class QueryWatch(Watch):
     def _pairs(self, index: int, fields: Fields) -> Iterator[Pair]:
         """Yield the published numbers of a stream key's answers with the exact ones.
 
-        Answers that name labels have none.
+        `fields` are those of its snapshot. Answers that name labels have no numbers.
         """
         exact, unbounded = map(self._queries.answers, self._exact_counts(index))
         allowed = fields["error"]
-        for answer, right, wide in zip(_answers(fields), exact, unbounded, strict=True):
-            query = str(answer["query"])
-            # Published, exact and unbounded: each is a number, or a list.
-            values: tuple[Any, Any, Any] = (
-                answer["value"],
-                right["value"],
-                wide["value"],
-            )
-            if query == "histogram":
-                for (label, published), (_, bounded), (_, without) in zip(
-                    *values, strict=True
-                ):
-                    yield Pair(label, 0, published, bounded, without, allowed)
-            elif query.startswith("top_k:"):
+        for answers in zip(_answers(fields), exact, unbounded, strict=True):
+            query = str(answers[0]["query"])
+            # The published value, the exact one and the unbounded one.
+            values: list[Any] = [answer["value"] for answer in answers]
+            if query == "histogram":  # lists of [label, count]
+                for items in zip(*values, strict=True):
+                    yield Pair(items[0][0], 0, allowed, *(count for _, count in items))
+            elif query.startswith("top_k:"):  # lists of counts, the largest first
                 for rank, counts in enumerate(zip(*values, strict=True), start=1):
-                    yield Pair(f"{query} {rank}", rank, *counts, allowed)
-            elif isinstance(answer["value"], int):
-                yield Pair(query, 0, *values, allowed)
+                    yield Pair(f"{query} {rank}", rank, allowed, *counts)
+            elif isinstance(values[0], int):
+                yield Pair(query, 0, allowed, *values)
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         """Yield the answers, exact and published, in the order of the queries."""
@@ -662,7 +667,7 @@ class QueryWatch(Watch):
         for index in range(len(self.view.keys)):
             fields: Fields = shown.release.of_key[index]
             pairs = list(self._pairs(index, fields))
-            # Lists of the largest stay in their order, after what is sorted by its exact count.
+            # The largest exact number first; then lists of the largest, with ranks, as listed.
             pairs.sort(key=lambda pair: 0 if pair.rank else -pair.exact)
             for rank, pair in enumerate(pairs[: 2 * self.view.top], start=1):
                 yield self.board_row(
@@ -703,11 +708,15 @@ class LabelsWatch(Watch):
         self._last: dict[int, Sequence[str]] = {}
 
     def on_tick(self, shown: ReleasedTick) -> None:
-        if self.latest is not None and shown.epoch != self.latest.epoch:
-            self._last = {}
+        """Take note of a released tick, and of the labels that it names, if any."""
+        super().on_tick(shown)
         if isinstance(shown.release, Answers):
             self._last |= _labels_shown(shown.release)
-        super().on_tick(shown)
+
+    def end_epoch(self) -> None:
+        """Also forget the labels: they are chosen from the counts of one epoch."""
+        super().end_epoch()
+        self._last = {}
 
     def shown_rows(self, release: Release | Items | Answers) -> Rows:
         """Return the rows of the labels that this tick names, of all stream keys."""
@@ -725,30 +734,33 @@ class LabelsWatch(Watch):
     def fill(self, out: Floats, shown: ReleasedTick) -> None:
         """Fill in how the last labels named compare with every stream key's exact top."""
         out[0, PLACE["shown"]] = sum(map(len, self._last.values()))
-        for index, row in enumerate(self.rows_of_keys(out)):
-            if index in self._last:  # it had a query
-                self._fill_key(row, index)
+        for index, figures in enumerate(self.figures_of_keys(out)):
+            # Nothing is defined before the epoch's first labels of a key.
+            if index in self._last:
+                self._fill_key(figures, index)
 
-    def _fill_key(self, row: Floats, index: int) -> None:
-        """Fill in a stream key's metrics, and which items of its exact top were named."""
+    def _fill_key(self, figures: Floats, index: int) -> None:
+        """Fill in a stream key's figures, and which items of its exact top were named."""
         view = self.view
         key = view.keys[index]
         labels = self._last[index]
         named = self._rows_of(index, labels)[: view.top]
         exact_top = key.top.rows
-        row[PLACE["shown"]] = len(labels)
-        self.fill_hits(row, key, named)
+        figures[PLACE["shown"]] = len(labels)
+        self.fill_hits(figures, key, named)
         if len(exact_top) > 1:
-            # In place of counts, which are not published: the label named first is the largest.
+            # In place of counts, which are not published: the label named first is the largest,
+            # and those not named are the smallest.
             scores = {item: -rank for rank, item in enumerate(named.tolist())}
             of_top = [scores.get(item, -view.top) for item in exact_top.tolist()]
-            row[PLACE["rank_correlation"]] = kendall(
+            figures[PLACE["rank_correlation"]] = kendall(
                 view.counts[exact_top], np.array(of_top)
             )
         shown = np.isin(exact_top, named)
-        self.by_rank(row, "shown_rate")[: len(exact_top)] = shown
+        self.by_rank(figures, "shown_rate")[: len(exact_top)] = shown
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
+        """Yield the exact top and the labels named last of every stream key, without counts."""
         for index in range(len(self.view.keys)):
             named = self._rows_of(index, self._last.get(index, ())).tolist()
             yield from self.board_rows(shown, index, named, {})

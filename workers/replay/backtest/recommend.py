@@ -147,9 +147,10 @@ def _trade_offs(
 
     Also the best run with a smaller epsilon; `worth` is a run's score, larger being better.
     """
-    off = [outcome for outcome in by_epsilon if ERROR in outcome.metrics]
-    if metric == RECALL and chosen in off:
-        closest = min(off, key=lambda outcome: (_mean(outcome, ERROR), outcome.number))
+    # If the score is the error itself, `_why` has told it.
+    with_error = [outcome for outcome in by_epsilon if ERROR in outcome.metrics]
+    if metric == RECALL and chosen in with_error:
+        closest = min(with_error, key=lambda one: (_mean(one, ERROR), one.number))
         text = f"Its published counts are off by {_number(_mean(chosen, ERROR))} in the mean"
         if closest is not chosen:
             least = f"{_number(_mean(closest, ERROR))}, of {_name(closest)}"
@@ -162,7 +163,7 @@ def _trade_offs(
         figures = _figures(best, metric)
         yield f"With a smaller epsilon the best is {_name(best)}: {figures}."
     lost = _mean(chosen, "lost", 0.0)
-    if lost > 0.005:
+    if lost > 0.005:  # else it would be written as 0 %
         yield f"Its bounds cut off {lost:.0%} of all that is counted."
 
 
@@ -213,6 +214,7 @@ def _figures(one: Outcome, metric: str) -> str:
 
 
 def _score(one: Outcome, metric: str) -> str:
+    """Return the score as the end of a sentence: recall, or the error of answers."""
     score = _mean(one, metric)
     if metric == RECALL:
         return f"{score:.0%} of the true top items on the board"

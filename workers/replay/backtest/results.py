@@ -8,8 +8,8 @@
 docs/results.md defines every column and metric. No file holds the time, or the name of a machine or
 user, so the same results give the same bytes. A run is a combination of settings, tried with
 several seeds. A series is a histogram, or without epochs one of its windows. The top is a stream
-key's items with the largest exact counts, and a rank is a place in it. `by_histogram` reads the
-tables by combination.
+key's items with the largest exact counts, and a rank is a place in it. A size is a count that items
+reach: metrics of delays are by size. `by_histogram` reads the tables by combination.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ class Outcome:
 
 
 def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
-    """Return the outcomes of each histogram, without epochs of each window, by run number."""
+    """Return the outcomes of each histogram, without epochs of each window, by run number.
+
+    An outcome joins the seeds of a combination: their rows of runs.parquet and their metrics.
+    """
     import pyarrow.compute as pc
 
     # Metrics of the whole run and of all stream keys have no key, tick, rank or size.
@@ -105,10 +108,11 @@ def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
     )
     for row in tables.results.filter(whole).to_pylist():
         values[row["run"], row["histogram"]][row["metric"]].append(row["value"])
-    # By run and series, a row for each seed; and by setting, the values that were varied.
+    # By run and series, a row for each seed; and by setting, the values that it had in some run.
     seeds: dict[tuple[int, str], list[RunRow]] = defaultdict(list)
     choices: dict[str, set[str]] = defaultdict(set)
     for row in tables.runs.to_pylist():
+        # What is left in `row` are the fields of `RunRow`.
         names = [name for name in row if name.startswith(SET)]
         varied = {name.removeprefix(SET): row.pop(name) for name in names}
         seeds[row["run"], row["histogram"]].append(RunRow(varied=varied, **row))
@@ -118,6 +122,7 @@ def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
     outcomes: dict[str, list[Outcome]] = {}
     for (number, series), runs in sorted(seeds.items(), key=lambda pair: pair[0][0]):
         first = runs[0]
+        # The table has columns for the varied settings of all histograms.
         prefix = f"{first.configured}."
         # A setting with a single value does not distinguish runs.
         varied = {
@@ -186,7 +191,7 @@ class RunRow:
 
     @property
     def configured(self) -> str:
-        """The histogram's name in the settings."""
+        """The histogram's name in the settings: that of a window's series without its suffix."""
         if self.window_ms is None:
             return self.histogram
         return self.histogram.removesuffix(series_of("", self.window_ms).suffix)
@@ -317,9 +322,9 @@ def write(directory: Path, results: Results) -> None:
 
 
 def table_of(kind: type, rows: Sequence[Any]) -> pa.Table:
-    """Return a table of dataclass `kind`, with a column for every field of a type in ARROW.
+    """Return a table of `rows`, of dataclass `kind`: a column for each field of a type in ARROW.
 
-    `varied` becomes a column per varied setting.
+    `varied` becomes a column per varied setting; fields of other types, arrays, are left out.
     """
     import pyarrow as pa
 
@@ -329,8 +334,10 @@ def table_of(kind: type, rows: Sequence[Any]) -> pa.Table:
             for name in dict.fromkeys(name for row in rows for name in row.varied):
                 texts = [row.varied.get(name) for row in rows]
                 columns[SET + name] = pa.array(texts, pa.string())
-        elif kind_name := ARROW.get(str(column.type).removesuffix(" | None")):
-            arrow = getattr(pa, NARROW.get(column.name, kind_name))()
+        # Types are texts here, as annotations are not evaluated.
+        elif arrow_type := ARROW.get(str(column.type).removesuffix(" | None")):
+            # Numbers of runs, seeds and ranks take a narrower type.
+            arrow = getattr(pa, NARROW.get(column.name, arrow_type))()
             values = [getattr(row, column.name) for row in rows]
             columns[column.name] = pa.array(values, arrow)
     return pa.table(columns)

@@ -7,7 +7,8 @@ same bounds, exact boards once per tick. Only the noise and the shown items are 
 
 Runs that count the same events over the same ticks and epochs form a group (`scope_of`). Its
 unbounded counts are released last in a tick (`truth.unbounded`), and with them the group is
-measured, at a thinned set of ticks: memory does not grow with the number of ticks or events.
+measured, at a thinned set of ticks: memory does not grow with the number of ticks or events. A tick
+is *whole* once all of the group has released it.
 
 `Pool` uses all cores. This process reads and sums the events once; forked processes do the runs and
 return figures. They receive what the worker's stage 1 sends to stage 2 (`Merge`), so each is a
@@ -140,7 +141,7 @@ class Pool:
         self._calls.append(("end_of_input", until_ms))
 
     def release(self, *, after_tick: Callable[[], object] = lambda: None) -> Released:
-        """Send the recorded calls; the ticks are released elsewhere."""
+        """Send the recorded calls; ticks are released, and followed, in the other processes."""
         calls = self._calls
         self._calls = []
         if calls:
@@ -171,7 +172,7 @@ class Pool:
     def results(
         self, summary: Summary, word: str, left_out: Sequence[str] = ()
     ) -> Results:
-        """Collect the results of all processes."""
+        """Collect the results of all processes; what was read is known here only."""
         self._send("results", summary, word)
         results = Results(input_of(summary, word, self._top, left_out))
         for _, connection in self._children:
@@ -187,8 +188,9 @@ class Pool:
         """Send a message to every process; raise the error of one that has failed."""
         content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         for _, connection in self._children:
+            # A process sends unasked, and ends, only if it has failed: then `_receive` raises.
             if connection.poll():
-                self._receive(connection)  # unrequested messages are errors
+                self._receive(connection)
             try:
                 connection.send_bytes(content)
             except OSError:
@@ -283,6 +285,7 @@ class Thinned:
         while len(self.ticks) > self._most:
             self._stride *= 2
             self.ticks = {tick for tick in self.ticks if tick % self._stride == 0}
+        # Thinning may have dropped it at once.
         return tick in self.ticks
 
 
@@ -292,6 +295,7 @@ Scope = tuple[object, ...]
 
 def scope_of(config: HistogramConfig) -> Scope:
     """Return what unbounded counts depend on: histograms with equal scopes share them."""
+    # When counts begin, and when they return to 0: at an epoch, or at every tick.
     epochs = (
         config.start_given,
         config.horizon,
@@ -328,10 +332,10 @@ class Group:
 
         `wide` is last, so all runs have released the tick; and every series has been counted.
         """
-        # Once a tick, at the first series: without epochs every window is one.
+        # Once a tick, at the first series (number 0): without epochs every window is one.
         if shown.number:
             return
-        self._tick = (self.wide.next or 1) - 1
+        self._tick = self.wide.last_tick
         ticks = len(self._measured.ticks)
         boards = len(self._boards.ticks)
         if self._measured.due(self._tick):
@@ -363,12 +367,11 @@ class Backtest:
         self._key = key
         self._top = top
         self._groups: dict[Scope, Group] = {}
-        # By id of the combination, shared by its seeds.
-        mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
+        # By number of the combination: its seeds share one.
         self._mechanisms = {
-            combination: with_cache(mechanism)
-            for combination, mechanism in mechanisms.items()
+            run.number: with_cache(run.combination.mechanism) for run in runs
         }
+        # This also fills the groups.
         running = [self._histogram(run) for run in runs]
         groups = self._groups.values()
         truths = [views[0].truth for group in groups for views in group.views.values()]
@@ -394,7 +397,7 @@ class Backtest:
         config = run.combination.config
         # Also where the run counts in sketches, exact counts are made without.
         lane = config.lane._replace(sketch=0)
-        domain = tuple(self._mechanisms[id(run.combination)].domain())
+        domain = tuple(run.combination.mechanism.domain())
         bounds_and_domain = (lane, domain)
         if bounds_and_domain not in group.views:
             truth = truth_of(
@@ -411,11 +414,14 @@ class Backtest:
         return group.views[bounds_and_domain]
 
     def _histogram(self, run: Run) -> ReplayHistogram:
-        """Return the histogram of a run, whose releases are measured as they come."""
+        """Return the histogram of a run; the watches that see its ticks join those of its group.
+
+        Seed 0 draws a plain replay's noise, every other seed its own.
+        """
         config = run.combination.config
         group = self._group_of(config)
         views = self._views_of(run, group)
-        mechanism = self._mechanisms[id(run.combination)]
+        mechanism = self._mechanisms[run.number]
         stream = STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}"
         if has_rows_of_truth(config):
             mechanism = cast(Mechanism, Mirrored(mechanism, views[0].truth))
@@ -436,6 +442,7 @@ class Backtest:
 
             def after_tick(summary: Summary) -> None:
                 progress(summary)
+                # Here alone Ctrl-C takes effect: elsewhere some runs lack a tick that others have.
                 if all(group.whole for group in self._groups.values()):
                     interrupts.check()
 

@@ -6,7 +6,8 @@ mechanisms that keep their counts in the ledger (`About.in_ledger`; a table with
 epoch, `mechanisms.ledger`) read its columns instead of counting again (`ExactLedger`): only their
 noise is their own. Histograms without epochs count windows, each for itself, on both sides. A
 series is what is published as one: the counts since an epoch began, or a window. A `View` holds the
-exact boards, the largest items, of one series at one tick, computed once for all runs.
+exact boards, the largest items, of one series at one tick, computed once for all runs. A lane is a
+tick grid with bounds, by which events are summed; in a tick, it is released before the next lane.
 
 "Bounded" counts are those after the histogram's bounds on an event's items and their counts, to
 which noise is added; "unbounded", or "wide", ones are of everything that the events have. A tag is
@@ -55,8 +56,8 @@ _EMPTY: Rows = np.empty(0, dtype=np.int64)
 class Sizes:
     """When the count of every row (an item) in one series first reached each of SIZES.
 
-    `level` is the number of SIZES that a row has reached; `reached`, (capacity, sizes), is the tick
-    of the epoch at which it first did, or 0.
+    `level`, (capacity,), is how many of SIZES a row has reached; `reached`, (capacity, sizes), has
+    the tick of the epoch at which it first reached each, or 0.
     """
 
     def __init__(self) -> None:
@@ -64,9 +65,13 @@ class Sizes:
         self.reached = np.zeros((0, len(SIZES)), dtype=np.int64)
 
     def record(self, counts: Longs, rows: Rows, t: int) -> None:
-        """Note tick t for every size that the counts of `rows` have reached since the last call."""
+        """Note tick t for every size that the counts of `rows` have reached since the last call.
+
+        `counts` has those of all rows; `rows` are those that have changed.
+        """
         self.level = with_capacity(self.level, len(counts))
         self.reached = with_capacity(self.reached, len(counts))
+        # A count equal to a size has reached it.
         levels = np.searchsorted(SIZES, counts[rows], side="right").astype(np.int8)
         risen = levels > self.level[rows]
         rows = rows[risen]
@@ -88,7 +93,10 @@ class TruthState(State):
 
 
 class TruthWindows(SlidingState):
-    """Exact columns of windows, of every label ever met; `sizes` has those of each window."""
+    """Exact columns of windows, of every label ever met: no row is forgotten.
+
+    `sizes` has those of each window.
+    """
 
     def __init__(self, windows: tuple[LineCounter, ...]) -> None:
         super().__init__(windows, has_sums=False, discovers=False)
@@ -96,7 +104,10 @@ class TruthWindows(SlidingState):
 
 
 class Exact(Mechanism, shared=False):
-    """Exact counts with the interface of a mechanism, so that a histogram can keep them."""
+    """Exact counts with the interface of a mechanism, so that a histogram can keep them.
+
+    Unlike a mechanism it has a state, so threads do not share it.
+    """
 
     kind = "exact"
     law = "none"
@@ -153,30 +164,29 @@ class Exact(Mechanism, shared=False):
     ) -> tuple[State, Release | WindowReleases]:
         """Count a tick's contributions exactly; release nothing."""
         nothing = Release(_EMPTY, _EMPTY, 0.0, None)
+        ledger = state.ledger
+        if self._per_tick:
+            ledger.counts[:] = 0
+        state.merge(contributions, add_rows=not self._domain)
+        changed_rows = ledger.counts_changed
         if isinstance(state, TruthWindows):
-            state.merge(contributions, add_rows=not self._domain)
-            counted = state.ledger.counts_changed
+            # Moves the counts of this tick, which are in the ledger, to those of the windows.
             state.count(t)
-            self._record_sizes(counted, t)
+            self._record_sizes(changed_rows, t)
             begins = tuple(window.begin(t) for window in self._windows)
             return state, WindowReleases((nothing,) * len(begins), begins)
-        columns = state.ledger
-        if self._per_tick:
-            columns.counts[:] = 0
-        before = len(columns.counts_changed)
-        state.merge(contributions, add_rows=not self._domain)
-        # The rows that it has changed. A truth is not stored, so they are forgotten at once.
-        self._record_sizes(columns.counts_changed[before:], t)
-        del columns.counts_changed[before:]
+        self._record_sizes(changed_rows, t)
+        # A truth is not stored, so what has changed is forgotten at once.
+        ledger.counts_changed = []
         return state, nothing
 
-    def _record_sizes(self, counted: Sequence[Rows], t: int) -> None:
-        """Note the sizes that the rows `counted` in tick t have reached in every series."""
+    def _record_sizes(self, changed_rows: Sequence[Rows], t: int) -> None:
+        """Note the sizes that rows counted in tick t have reached, in every series."""
         if not self._sizes:
             return
         for number, sizes in enumerate(self.state.sizes):
             counts = self.state.counts(number)
-            for rows in counted:
+            for rows in changed_rows:
                 sizes.record(counts, rows, t)
 
 
@@ -196,7 +206,10 @@ class ExactLedger(Ledger):
         self._truth = truth
 
     def _sync(self) -> None:
-        """Take over the truth's arrays, which are other ones whenever they have grown."""
+        """Take over the truth's arrays, which are other ones whenever they have grown.
+
+        All but `shown`, which only needs room for as many rows.
+        """
         truth = self._truth
         self.n = truth.n
         self._tags = truth._tags
@@ -209,8 +222,10 @@ class ExactLedger(Ledger):
         self._shown = with_capacity(shown, self.n)
 
     def append(self, tags: Tags, keys: Codes, labels: Texts) -> Rows:
-        """Return the rows of items; those that the truth lacks are added to it, with count 0."""
-        # What is carried into an epoch may not have occurred in it.
+        """Return the rows of items; those that the truth lacks are added to it, with count 0.
+
+        It lacks items that a mechanism carries over into an epoch in which they did not occur yet.
+        """
         absent = np.flatnonzero(self._truth.find(tags) < 0)
         if len(absent):
             of_absent = labels.take(absent)
@@ -226,7 +241,10 @@ class ExactLedger(Ledger):
 
 
 class Mirrored:
-    """A mechanism whose states read a truth's columns instead of counting themselves."""
+    """A mechanism whose states read a truth's columns instead of counting themselves.
+
+    All but `init`, which makes a state, is that of `mechanism`.
+    """
 
     def __init__(self, mechanism: Mechanism, truth: ReplayHistogram) -> None:
         self._mechanism = mechanism
@@ -260,7 +278,10 @@ class Truth(ReplayHistogram):
 
 
 def with_cache(mechanism: Mechanism) -> Mechanism:
-    """Return a copy for one thread that caches `sd` and `threshold` (a third of a seed's step)."""
+    """Return a copy, for one thread, that remembers its last `sd` and `threshold`.
+
+    All seeds ask for the same tick's; computing them again would take a third of a seed's time.
+    """
     own = thawed(mechanism)
     for name in ("sd", "threshold"):
         setattr(own, name, lru_cache(maxsize=1)(getattr(mechanism, name)))
@@ -296,18 +317,17 @@ def truth_of(
     They are of the labels in `domain` (empty: of all). `sizes`: record when they reach SIZES. `key`
     is that of the tags only: there is no noise.
     """
-    # So any rho will do.
-    windows = (
-        line_counters(config.window_ticks, config.hops, 1.0)
-        if config.without_epochs
-        else ()
-    )
+    plain = msgspec.structs.replace(config, sum=None)
+    windows: tuple[LineCounter, ...] = ()
+    if config.without_epochs:
+        # Only their ticks and hops matter: without noise any rho will do.
+        windows = line_counters(config.window_ticks, config.hops, 1.0)
+    else:
+        # With epochs, `windows` describe noise, of which exact counts have none.
+        plain = msgspec.structs.replace(plain, windows=())
     per_tick = config.about.family == "tick"
     exact = Exact(domain, per_tick=per_tick, sizes=sizes, windows=windows)
-    plain = msgspec.structs.replace(config, sum=None)
-    if not config.without_epochs:
-        # Exact counts have no noise for windows to describe.
-        plain = msgspec.structs.replace(plain, windows=())
+    # It neither draws noise nor publishes, so names and events, which enter both, do not matter.
     truth = Truth(
         plain,
         exact,
@@ -329,10 +349,10 @@ KEYS_MAX = 8
 
 
 class Top(NamedTuple):
-    """At most n rows with the largest counts, all above 0, in order.
+    """At most n rows with the largest counts, all above 0, the largest first.
 
-    `floor` is the count that an item needs to be as large: that of the last row, 1 if there is
-    none.
+    `floor` is the count with which an item is as large as one of them: that of the last row, 1 if
+    there is none.
     """
 
     rows: Rows
@@ -385,16 +405,16 @@ class View:
         """Take the counts of the tick that both truths have counted last, and the tops of it."""
         columns = self.truth.columns
         wide = self._wide.columns
-        # An epoch has ledgers of its own.
+        # An epoch has ledgers of its own, so rows of the one before mean nothing.
         if columns is not self._columns or wide is not self._wide_columns:
             self._columns = columns
             self._wide_columns = wide
             self._wide_rows = _EMPTY
         wide_rows = np.full(columns.n, -1, dtype=np.int64)
         wide_rows[: len(self._wide_rows)] = self._wide_rows
-        # Still -1: declared labels that have not occurred.
         missing = np.flatnonzero(wide_rows < 0)
         wide_rows[missing] = wide.find(columns.tags[missing])
+        # Still -1: labels that have not occurred, declared or carried over.
         self._wide_rows = wide_rows
         self.counts = self.truth.counts(self.number)
         wide_counts = self._wide.counts(self.number)
@@ -466,16 +486,17 @@ def kendall(exact: Longs, published: Longs) -> float:
 
     It is nan if either is all ties.
     """
-    a = _order(exact)
-    b = _order(published)
+    a = _comparisons(exact)
+    b = _comparisons(published)
     untied_a = int(np.abs(a).sum())
     untied_b = int(np.abs(b).sum())
     scale = math.sqrt(untied_a * untied_b)
     return int((a * b).sum()) / scale if scale else math.nan
 
 
-def _order(values: Longs) -> Longs:
-    """Return 1 where a value is above another, -1 where below; a difference could overflow."""
-    rows = values[:, None]
-    columns = values[None, :]
-    return (rows > columns).astype(np.int64) - (rows < columns)
+def _comparisons(values: Longs) -> Longs:
+    """Return, for every pair of n values, 1 if the first is larger, -1 if the second is: (n, n)."""
+    firsts = values[:, None]
+    seconds = values[None, :]
+    # The sign of a difference, which could overflow.
+    return (firsts > seconds).astype(np.int64) - (firsts < seconds)

@@ -220,16 +220,21 @@ def number(value: float) -> str:
 
 
 def log_axis(axis: Any, values: Sequence[float]) -> None:
-    """Make an axis logarithmic, with plain numbers: the values if few, else 1, 2, 5, ..."""
+    """Make an x or y axis logarithmic, with plain numbers: at the values if few, else at 1, 2, 5...
+
+    So charts of a few epsilons name just these.
+    """
     low = min(values)
     high = max(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     if len(set(values)) <= 6:
         axis.set_ticks(sorted(set(values)))
     else:
+        # Over a wide range there is room for powers of ten only.
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    # A range of a single value would be empty.
     if low == high:
         axis.axes.set(**{f"{axis.axis_name}lim": (low / 2, high * 2)})
 
@@ -272,7 +277,10 @@ def slug(text: str) -> str:
 
 
 def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
-    """Return a label on one line, no wider than `letters`, in letters that the font has."""
+    """Return a label on one line, no wider than `letters` n's, in letters that the font has.
+
+    Others become U+FFFD, at most two in a row; a label without any letter becomes "".
+    """
     one_line = "".join(
         letter if _width(letter) and letter.isprintable() else "\ufffd"
         for letter in " ".join(text.split())

@@ -59,7 +59,7 @@ NORMAL_95 = 1.96
 #: Bars from the worst seed to the best.
 BARS: Any = {"elinewidth": 0.9, "capsize": 2}
 # Metrics by which to compare runs; the first one that was measured is drawn. Each with the words
-# for it on the axis and in the title, and a sentence for the caption.
+# for it on the axis and in the title, and a sentence for the caption ("" for none).
 _TOP = "share of the true top {n} on the board", "top-{n} recall"
 COMPARED = (
     (
@@ -131,12 +131,15 @@ def error_over_ticks(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
 
 
 def recall_against_epsilon(data: Measured) -> Chart | None:
-    """Draw the board's recall by budget; a line for every choice of other settings."""
+    """Draw the board's recall by budget; a line for every choice of other settings.
+
+    In place of recall, answers to queries have the share that is within the published error.
+    """
     measured = {name for run in data.runs for name in run.metrics}
     compared = next((one for one in COMPARED if one[0] in measured), None)
     if compared is None or len({run.row.epsilon for run in data.runs}) < 2:
         return None
-    metric, axis, title, truth = compared
+    metric, axis, title, what_is_true = compared
     # By name, points: epsilon, mean, and how far the bar goes below and above it.
     series: dict[str, list[tuple[float, float, float, float]]] = {}
     for run in data.runs:
@@ -164,7 +167,7 @@ def recall_against_epsilon(data: Measured) -> Chart | None:
         legend_below(figure, [cell], 2)
         caption = (
             f"Mean over the measured ticks and {_seeds(data.runs)}; bars go from the worst seed to "
-            f"the best.{truth} Where a line is flat, more budget buys nothing."
+            f"the best.{what_is_true} Where a line is flat, more budget buys nothing."
         )
         if len(series) > STYLES:
             caption += f" The {STYLES} best of {len(series)} are drawn."
@@ -337,6 +340,7 @@ def _curve(data: Measured, run: Outcome, metric: str) -> tuple[Any, Any]:
 
 
 def _tick_axis(data: Measured, cell: Axes, run: Outcome) -> None:
+    """Label the x axis of a chart over the ticks of a run: their width, and when they begin."""
     begin = data.begin_ms(run)
     since = "" if begin is None else f", from {when(begin)} UTC"
     cell.set_xlabel(f"tick of {format_duration(run.row.tick_ms)}{since}")
@@ -352,7 +356,10 @@ def _epsilon_axis(cell: Axes, runs: Sequence[Outcome]) -> None:
 
 
 def _beside(place: int, series: int) -> float:
-    """Return a factor near 1 that keeps coinciding series visible on a logarithmic axis."""
+    """Return a factor near 1 that keeps coinciding series apart on a logarithmic axis.
+
+    `place` is the number of one of `series` that are drawn side by side.
+    """
     return float(1.018 ** (place - (series - 1) / 2))
 
 
@@ -438,7 +445,10 @@ def board(data: Measured, run: Outcome, ticks: Boards, kind: str, title: str) ->
 
 
 def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
-    """Draw one tick's board, a row per item."""
+    """Draw one tick's board, a row per item: its exact count as a bar, and what readers see.
+
+    That is the published count with its error bar, or that it is shown without one, or not shown.
+    """
     exact = np.array([row.exact or 0 for row in rows])
     cell.barh(range(len(rows)), exact, height=0.62, color="#C9CDD2", label=EXACT)
     # Rows lie at y = 0, 1, ...
@@ -500,7 +510,8 @@ def numbers_board(
 def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> None:
     """Draw one tick's buckets, with their published and exact quantiles.
 
-    On the x axis edge k is at k, so that bucket k is from k - 1 to k.
+    On the x axis edge k is at k, so that bucket k is from k - 1 to k; the first and the last of the
+    n + 1 buckets are open-ended, and drawn as wide as the others.
     """
     buckets = buckets_of(numeric, rows)
     n = len(numeric.edges)
@@ -509,6 +520,7 @@ def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> Non
     cell.bar(middle[1:-1], buckets.exact[1:-1], label=EXACT, **bars)
     bars |= {"hatch": "///", "edgecolor": "white", "label": OPEN}
     cell.bar(middle[[0, -1]], buckets.exact[[0, -1]], **bars)
+    # Points and error bars of many buckets are drawn small.
     few = n < 60
     style = style_of(0, linestyle="none", markersize=4 if few else 1.5, label=PUBLISHED)
     style |= {"elinewidth": 1.1 if few else 0.4, "capsize": 2.5 if few else 0}
@@ -519,16 +531,12 @@ def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> Non
             line = stroke(INK, 1.3, 4, 2)
             cell.axvline(_place(numeric, truth["value"]), label=EXACT_QUANTILE, **line)
         if published["bucket"] is not None:
-            # An end of the interval that is None lies in an open-ended bucket.
-            low = (
-                -1.0 if published["low"] is None else _place(numeric, published["low"])
-            )
-            high = (
-                float(n)
-                if published["high"] is None
-                else _place(numeric, published["high"])
-            )
-            cell.axvspan(low, high, color=COLORS[1], alpha=0.18, linewidth=0)
+            # An end of the interval that is None lies in an open-ended bucket: to its far end.
+            low = published["low"]
+            high = published["high"]
+            left = -1.0 if low is None else _place(numeric, low)
+            right = float(n) if high is None else _place(numeric, high)
+            cell.axvspan(left, right, color=COLORS[1], alpha=0.18, linewidth=0)
         if published["value"] is not None:
             at = _place(numeric, published["value"])
             cell.axvline(at, **stroke(COLORS[1], 1.5), label=QUANTILE)
@@ -536,7 +544,7 @@ def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> Non
             cell.annotate(
                 f" {short(q)}", (at, 1), xycoords=("data", "axes fraction"), **text
             )
-    stride = -(-n // EDGES_WRITTEN)
+    stride = -(-n // EDGES_WRITTEN)  # rounded up
     cell.set_xticks(
         range(0, n, stride), [short(edge) for edge in numeric.edges[::stride]]
     )

@@ -43,10 +43,14 @@ def table_of(spans: Sequence[Span], unit: str) -> Table:
 
 
 def spans_of_run(run: Outcome) -> tuple[Span, ...]:
-    """Return one person's privacy loss from a run's histogram alone."""
+    """Return one person's privacy loss from a run's histogram alone.
+
+    The results have totals only, from which a cost is made again, as `spans_of` takes it.
+    """
     row = run.row
     settings = run.settings
     if settings.get("accounting") == "pure" or settings.get("release") == "pure":
+        # All of delta is for errors of the sampler.
         failures = ((NUMERICAL, row.delta),)
         cost = PrivacyCost(
             row.rho, row.epsilon, row.delta, failures=failures, pure=True
@@ -107,6 +111,7 @@ def inline(chart: Chart) -> Markup:
         # Without a size: the page scales it.
         (r'^<svg [^>]*?(viewBox="[^"]*")[^>]*>', begin),
         (r"<!--.*?-->", ""),
+        # A style would hold for the whole page; what this one says, round joins, is set below.
         (r'<style type="text/css">.*?</style>', ""),
         # Ids, and references to them.
         (r'(\bid="|href="#|url\(#)', rf"\g<1>{chart.name}-"),
@@ -120,7 +125,11 @@ def inline(chart: Chart) -> Markup:
 
 
 def _escaped(value: object) -> Markup:
-    """Escape a value for HTML; letters that hide or reverse text become visible codes."""
+    """Escape a value for HTML; letters that hide or reverse text become visible codes.
+
+    Soft hyphens stay: headings have them, to break long words.
+    """
+    # Already HTML.
     if isinstance(value, Markup):
         return value
     text = "" if value is None else str(value)

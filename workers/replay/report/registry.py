@@ -151,6 +151,7 @@ def _neighbours(settings: Settings, plan: Plan) -> Iterator[str]:
         of_user = f"of one user (field {settings.user_field}) in one epoch"
         record = f"all records {of_user}"
         content = f"the contents of all events {of_user}"
+    # None: a record's arrival decides when ticks are closed, so it is not protected.
     if plan.deliver_after_ms is None:
         yield f"Two streams are adjacent if one is the other with {content} emptied; the records' arrival stays"
     else:

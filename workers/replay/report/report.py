@@ -44,7 +44,7 @@ def write_report(directory: Path) -> list[str]:
         sections=sections,
         keys=KEYS,
         input=source,
-        read=list(_read(source)),
+        read=list(_input_facts(source)),
         reasons=Table(("reason", f"{source.word}s"), reasons),
         rejects=_rejects(source.word, source.first[:REJECTS_LISTED]),
         rejected=sum(source.counts.values()),
@@ -62,9 +62,9 @@ def write_report(directory: Path) -> list[str]:
 
 
 def _section(data: Measured, advice: Recommendation) -> dict[str, Any]:
-    """Return what backtest.html shows of a histogram, by the names used there.
+    """Return what the template backtest.html shows of a histogram, by the names used there.
 
-    Most of it is about one run: the one recommended, or the best.
+    Most of it is about one run: the one recommended, or the best. `advice.words` are sentences.
     """
     featured = _featured(data, advice)
     run = featured[0]
@@ -123,7 +123,7 @@ def _drawings(
     """Yield the drawings of a histogram's charts; `featured` are the runs drawn one by one."""
     numeric = numeric_of(featured[0])
     discovering = [
-        run for run in _best(data, advice) if len(data.by_size(run, "found").at)
+        run for run in _by_merit(data, advice) if len(data.by_size(run, "found").at)
     ]
     yield "what a budget buys", partial(charts_backtest.pareto_front, data, advice)
     yield (
@@ -144,7 +144,7 @@ def _drawings(
     yield from charts_backtest.boards(data, featured[0], KEYS, draw, kind)
 
 
-def _best(data: Measured, advice: Recommendation) -> list[Outcome]:
+def _by_merit(data: Measured, advice: Recommendation) -> list[Outcome]:
     """Return all runs of a histogram: the recommended one, then the others, best first."""
     return sorted(
         data.runs, key=lambda run: (run.number != advice.chosen, *rank_key(run, advice))
@@ -156,12 +156,14 @@ def _featured(data: Measured, advice: Recommendation) -> list[Outcome]:
 
     The recommended one, the best of every other mechanism, then others of the Pareto front.
     """
-    best = _best(data, advice)
+    by_merit = _by_merit(data, advice)
     best_of: dict[str, Outcome] = {}
-    for run in best:
+    for run in by_merit:
         best_of.setdefault(run.row.mechanism, run)
     chosen = list(best_of.values())
-    chosen += [run for run in best if run.number in advice.front and run not in chosen]
+    for run in by_merit:
+        if run.number in advice.front and run not in chosen:
+            chosen.append(run)
     return chosen[:FEATURED]
 
 
@@ -178,8 +180,8 @@ def _lead(source: Input, outcomes: Sequence[Outcome]) -> str:
     return text + ", measured against the exact counts."
 
 
-def _read(source: Input) -> Iterator[tuple[str, str]]:
-    """Yield (name, figure) about the input."""
+def _input_facts(source: Input) -> Iterator[tuple[str, str]]:
+    """Yield (name, figure) about the events that were read."""
     yield "Events", f"{source.events:,}"
     if source.first_ms is not None and source.last_ms is not None:
         yield "Their times", _times(source.first_ms, source.last_ms)
@@ -196,10 +198,13 @@ def _times(first_ms: int, last_ms: int) -> str:
 
 
 def _rejects(word: str, listed: Sequence[tuple[int, int, str]]) -> Table:
+    """Return a table of rejects, each (partition, number, reason); a number is one of a `word`.
+
+    It has a column of partitions if any differs from 0; files have no others.
+    """
     rows = [
         (f"{partition}", f"{number:,}", reason) for partition, number, reason in listed
     ]
-    # Files have no partitions; all their rejects have partition 0.
     first = 0 if any(partition for partition, _, _ in listed) else 1
     headings = ("partition", word, "reason")[first:]
     return Table(headings, [row[first:] for row in rows], words=(len(headings) - 1,))

@@ -1,4 +1,9 @@
-"""Prepare a report's data from a results directory, by histogram, run and metric."""
+"""Prepare a report's data from a results directory, by histogram, run and metric.
+
+A run is a combination of settings, tried with several seeds. A board is the list of a stream key's
+items at a tick, with exact and published counts: *exact* are those after the histogram's bounds,
+to which noise is added, *unbounded* those before. The metrics are those of docs/results.md.
+"""
 
 import math
 from collections import defaultdict
@@ -117,14 +122,17 @@ def _series(table: pa.Table) -> dict[str, dict[tuple[int, str], Values]]:
     together = pc.and_(pc.equal(table["key"], ""), pc.equal(table["rank"], 0))
     by = ["histogram", "run", "metric"]
     groups = table.filter(together).group_by(by, use_threads=False)
+    # A row for each histogram, run and metric, with lists of its ticks, sizes and values.
     lists = groups.aggregate([("tick", "list"), ("size", "list"), ("value", "list")])
-    kinds = "tick_list", "size_list", "value_list"
-    columns = ([one.values.to_numpy() for one in lists[kind]] for kind in kinds)
-    series: dict[str, dict[tuple[int, str], Values]] = defaultdict(dict)
     names = (lists[name].to_pylist() for name in by)
-    groups = zip(zip(*names, strict=True), zip(*columns, strict=True), strict=True)
-    for (histogram, run, metric), values in groups:
-        series[histogram][run, metric] = values
+    columns = (
+        [cell.values.to_numpy() for cell in lists[f"{name}_list"]]
+        for name in ("tick", "size", "value")
+    )
+    series: dict[str, dict[tuple[int, str], Values]] = defaultdict(dict)
+    rows = zip(*names, *columns, strict=True)
+    for histogram, run, metric, ticks, sizes, values in rows:
+        series[histogram][run, metric] = ticks, sizes, values
     return series
 
 
@@ -184,6 +192,7 @@ def chosen_ticks(ticks: Boards) -> Boards:
 
 
 def epoch_of(run: Outcome) -> str:
+    """Describe the epoch of a run in words."""
     tick = format_duration(run.row.tick_ms)
     if run.without_epochs:
         return f"no epochs: windows in ticks of {tick}, for all of which it is charged once, ever"
@@ -265,30 +274,27 @@ def board_tables(
 
     Items come largest first, or in the order of `labels` if these are few.
     """
-    order = (
-        {label: i for i, label in enumerate(labels)}
-        if len(labels) <= BUCKET_ROWS
-        else {}
-    )
-
-    def listed(rows: list[BoardRow]) -> list[BoardRow]:
-        return (
-            sorted(rows, key=lambda row: order[row.label])
-            if order
-            else rows[:BOARD_ROWS]
-        )
-
-    tables = []
+    few_labels = 0 < len(labels) <= BUCKET_ROWS
+    boards = []
     for number, (key, ticks) in enumerate(data.board(run).items()):
-        chosen = chosen_ticks(ticks) if number < keys else {}
-        tables.append(
-            (key, [_board(run, tick, listed(rows)) for tick, rows in chosen.items()])
-        )
-    return tables
+        tables = []
+        for tick, rows in chosen_ticks(ticks).items() if number < keys else ():
+            if few_labels:
+                rows.sort(key=lambda row: labels.index(row.label))
+                tables.append(_board_table(run, tick, rows))
+            else:
+                tables.append(_board_table(run, tick, rows[:BOARD_ROWS]))
+        boards.append((key, tables))
+    return boards
 
 
-def _board(run: Outcome, tick: int, rows: Sequence[BoardRow]) -> tuple[str, Table]:
-    """Return the name and the table of a board at one tick."""
+def _board_table(
+    run: Outcome, tick: int, rows: Sequence[BoardRow]
+) -> tuple[str, Table]:
+    """Return the name and the table of a board at one tick.
+
+    The column of unbounded counts is left out if they equal the exact ones.
+    """
     unbounded = any(row.exact_unbounded not in (None, row.exact) for row in rows)
     headings = ("", "exact", "published", "unbounded")[: 4 if unbounded else 3]
     cells = []
@@ -296,6 +302,7 @@ def _board(run: Outcome, tick: int, rows: Sequence[BoardRow]) -> tuple[str, Tabl
         published = _count(row.released) or ("shown" if row.shown else "not shown")
         counts = _count(row.exact), published, _count(row.exact_unbounded)
         cells.append((label(row.label, SIDE_LETTERS), *counts)[: len(headings)])
+    # Ticks are numbered over all epochs: here from the run's first one.
     name = f"Tick {tick - run.row.first_tick + 1:,}, to {when(rows[0].end_ms)} (UTC)"
     return name, Table(headings, cells)
 
@@ -305,18 +312,18 @@ def _count(value: int | None) -> str | None:
 
 
 def _is_informative(data: Measured, metric: str) -> bool:
-    """Return whether a metric gets a column: if it was measured, and is not the same everywhere.
+    """Return whether a metric gets a column: if it was measured, and says something.
 
-    Where bounds cut nothing off, nothing is lost to them, and recall with bounds is that without.
+    Where bounds cut nothing off, "lost" is 0, and "recall" the same as "recall_unbounded".
     """
-    has = {name for run in data.runs for name in run.metrics}
+    known = {name for run in data.runs for name in run.metrics}
     if metric in ("recall", "lost"):
         losses = (
             run.metrics["lost"].most for run in data.runs if "lost" in run.metrics
         )
         if not any(most > LOST_LEAST for most in losses):
-            return metric == "recall" and "recall_unbounded" not in has
-    return metric in has
+            return metric == "recall" and "recall_unbounded" not in known
+    return metric in known
 
 
 def _written(spread: Spread | None, kind: str) -> str | None:
