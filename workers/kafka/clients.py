@@ -99,6 +99,7 @@ class Connection:
     login: Login | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        """Check the options, and find where tokens come from; SettingsError for a wrong one."""
         # A read-only copy, since every shard's thread makes clients from it.
         object.__setattr__(self, "client", MappingProxyType(dict(self.client)))
         if not self.bootstrap.strip():

@@ -128,6 +128,7 @@ class RecordBatch:
     is_control_batch = is_transactional = False
 
     def __init__(self, response: bytes, start: int, stop: int) -> None:
+        """Read the header of the batch at response[start:stop]."""
         self.response = response
         self.start = start
         self.stop = stop

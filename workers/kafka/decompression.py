@@ -78,6 +78,7 @@ class Stream:
     """
 
     def __init__(self, codec: int, packed: memoryview) -> None:
+        """Begin to read `packed`; nothing is decompressed yet."""
         self.position = 0
         self._pieces = _pieces(codec, packed)
         # What has not been read of the present piece.
@@ -241,7 +242,10 @@ def _snappy(packed: memoryview) -> Pieces:
 
 
 def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
-    """Yield the compressed blocks of Java's framing (`_XERIAL`); unframed data is one block."""
+    """Yield the compressed blocks of Java's framing (`_XERIAL`); unframed data is one block.
+
+    After the framing's header every block follows its length, 4 bytes.
+    """
     if packed[: len(_XERIAL)] != _XERIAL:
         yield packed
         return

@@ -66,6 +66,7 @@ class Shard:
     longest_value = MESSAGE_BYTES
 
     def __init__(self, assignment: Assignment) -> None:
+        """Make the shard of an assignment, without connecting; `open` takes the partition over."""
         self.connection = assignment.connection
         self.metrics = assignment.metrics
         self.transactional_id = assignment.transactional_id
@@ -222,6 +223,7 @@ class Shard:
         return self.metrics.waits.has(PARTITIONS)
 
     def close(self) -> None:
+        """Drop the producer and the store; the next owner redoes what is not committed."""
         self.closed = True
         self.note_wait({})
         self.transactions.close()

@@ -81,6 +81,7 @@ class Memory:
         )
 
     def write(self, changes: Iterable[Change], header: CopyHeader | None) -> None:
+        """Apply changes (None deletes); the header is not kept, since nothing reads it again."""
         for key, value in changes:
             if value is None:
                 self._data.pop(key, None)
@@ -111,6 +112,7 @@ class Disk:
     """RocksDB copy; every failure is `CopyFailed`, with the system's message."""
 
     def __init__(self, path: Path) -> None:
+        """Open the copy at `path`, or make one; CopyFailed if it is damaged or in use."""
         self.path = path
         with self._failing("be opened"):
             path.mkdir(parents=True, exist_ok=True)
@@ -432,6 +434,7 @@ class Store:
             self.wipe()
 
     def _header(self, offset: int, now_s: float) -> CopyHeader:
+        """Return the header of a copy that has reached `offset`, written at `now_s`."""
         log = self.changelog
         return CopyHeader(
             log.topic, log.partition, log.topic_id, offset=offset, written_s=now_s

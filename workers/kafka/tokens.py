@@ -116,6 +116,7 @@ class Tokens:
         extensions: Mapping[str, str] = MappingProxyType({}),
         now_s: Callable[[], float] = time.time,
     ) -> None:
+        """Without a token yet: the first `get` asks `source`. `now_s` gives s since 1970."""
         self._source = source
         self._now_s = now_s
         # SASL extensions, which brokers get with every token.
@@ -232,6 +233,7 @@ class FaustTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         self._tokens = tokens
 
     async def token(self) -> str:
+        """Return a valid token, fetched in a thread; aiokafka retries after this error."""
         loop = asyncio.get_running_loop()
         try:
             return (await loop.run_in_executor(None, self._tokens.get)).value
@@ -373,6 +375,7 @@ class AzureIdentity(Endpoint):
         return f"Check {_SCOPE} in [kafka.client], and that this machine has a managed identity with rights on it"
 
     def _request(self) -> urllib.request.Request:
+        """Return the request for a token; the machine it comes from takes the place of a secret."""
         named = {"api-version": _AZURE_VERSION, "resource": self.scope}
         if self.client_id:
             named["client_id"] = self.client_id
@@ -630,10 +633,11 @@ def login_of(
     """
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "")).upper()
     protocol = client.get("security.protocol", "plaintext")
-    own = {"kafka.token_file": token_file, "kafka.token_command": token_command}
-    own_given = [name for name, value in own.items() if value]
+    # Sources of tokens that are no options of librdkafka's.
+    sources = {"kafka.token_file": token_file, "kafka.token_command": token_command}
+    sources_given = [name for name, value in sources.items() if value]
     given = [
-        *own_given,
+        *sources_given,
         *(f"kafka.client.{name}" for name in client if name.startswith(_PREFIX)),
     ]
     if mechanism != MECHANISM or not protocol.lower().startswith("sasl_"):
@@ -654,9 +658,10 @@ def login_of(
         raise SettingsError(
             f"kafka.client.{_METHOD} = {display(method)}: one of {listed}"
         )
-    if len(own_given) + (method != "default") != 1:
+    # A method other than "default" is a source, too.
+    if len(sources_given) + (method != "default") != 1:
         raise SettingsError(
-            f"kafka.client.{_METHOD} = {display(method)}{''.join(f', {name}' for name in own_given)}: {MECHANISM} needs "
+            f"kafka.client.{_METHOD} = {display(method)}{''.join(f', {name}' for name in sources_given)}: {MECHANISM} needs "
             "exactly one of another method, kafka.token_file and kafka.token_command"
         )
     extensions = _extensions(client.get(_EXTENSIONS, ""))
@@ -680,6 +685,7 @@ def _endpoint(client: Mapping[str, str]) -> Endpoint:
     """Return the token endpoint that [kafka.client] describes (method "oidc")."""
 
     def required(*names: str) -> str:
+        """Return the value of an option under any of its names; SettingsError without one."""
         if not (value := _option(client, names)):
             raise SettingsError(
                 f'kafka.client.{names[0]} is missing: {_METHOD} = "oidc" needs it'

@@ -92,6 +92,7 @@ class TopicReader:
     """
 
     def __init__(self, connection: Connection, say: Say) -> None:
+        """Start the thread; `start` connects. `say` tells the user which logs are silent."""
         self._connection = connection
         self._say = say
         self._loop = asyncio.new_event_loop()
@@ -157,6 +158,7 @@ class TopicReader:
             self._loop.close()
 
     async def _close(self) -> None:
+        """Close the fetcher and the client's connections, in the reader's thread."""
         if self._watching is not None:
             self._watching.cancel()
         await self._fetcher.close()

@@ -94,6 +94,7 @@ class InvalidTransition(RuntimeError):
 
 
 def next_state(state: State, event: Event) -> State:
+    """Return the state after `event`; InvalidTransition, a defect, if the table has none."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:

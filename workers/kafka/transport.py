@@ -79,6 +79,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     consumer: Consumer
 
     def __post_init__(self) -> None:
+        """Add what this thread knows of epochs and positions; Faust makes its services so."""
         super().__post_init__()
         self.thread_loop.set_exception_handler(_log_unretrieved)
         # That of the last seek; -1 before the first.
@@ -473,6 +474,7 @@ class Consumer(driver.Consumer):
     all_have_room = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Let the hand-over read positions here, and tell us when a shard has room."""
         super().__init__(*args, **kwargs)
         self.handover: Handover = cast(QuietcountApp, self.app).handover
         self.handover.reader = self

@@ -24,6 +24,8 @@ from workers.runtime.errors import Fenced, KafkaAway, QuietcountError
 
 
 class Verdict(Enum):
+    """What an error means; see the module's table."""
+
     OUTAGE = "outage"
     MISSING = "missing"
     FORBIDDEN = "forbidden"

@@ -16,6 +16,7 @@ class Outage:
     """The current outage, if any, and the number of outages so far. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        """Begin without an outage; `now_s` is a monotonic clock."""
         self._lock = Lock()
         self._now_s = now_s
         self._since_s: float | None = None
@@ -89,6 +90,7 @@ class Waits:
     """What the worker waits for while brokers answer, and why, by source. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        """Begin without waits; `now_s` is a monotonic clock."""
         self._lock = Lock()
         self._now_s = now_s
         self._by_source: dict[str, list[_Wait]] = {}

@@ -181,8 +181,11 @@ def memoized(maxsize: int | None) -> Callable[[Callable[P, T]], Memoized[P, T]]:
     """Cache a pure function's last `maxsize` results (None: all); threads may compute one twice."""
 
     def decorate(function: Callable[P, T]) -> Memoized[P, T]:
+        """Return `function` with a cache of checked results."""
+
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            """Call the function, and refuse a result that can change: threads share it."""
             result = function(*args, **kwargs)
             check_frozen(result, f"{function.__name__}()")
             return result

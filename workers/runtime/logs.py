@@ -85,6 +85,7 @@ class _TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return a line; the worker's last one, CRITICAL, looks like any command's error."""
         is_ours = record.name.startswith("workers") and record.exc_info is None
         if is_ours and record.levelno >= logging.CRITICAL:
             return f"quietcount: {' '.join(record.getMessage().split())}"
@@ -98,6 +99,7 @@ class _JsonFormatter(logging.Formatter):
     """JSON formatter, with the fields that the module's docstring lists."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return a line of JSON; an error is described without its message."""
         created = datetime.fromtimestamp(record.created, UTC)
         entry: dict[str, object] = {
             "time": created.isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -126,6 +126,7 @@ class RejectRate:
         self._log_clear(topic)
 
     def _log_alarm(self, topic: str, share: str, reason: str) -> None:
+        """Log the alarm of a topic; `share` is as in "95 of 100 within a minute"."""
         logger.error(
             "%s: nearly all records are rejected (%s), most of them: %s. `quietcount check -c FILE` says why, with examples",
             topic,
@@ -144,6 +145,7 @@ class LateRate(RejectRate):
     _clear_at = LATE_CLEAR
 
     def _log_alarm(self, topic: str, share: str, reason: str) -> None:
+        """Log the alarm of a histogram, called `topic` here; the one reason is lateness."""
         logger.warning(
             "%s: many events come late, after their tick has closed, and count in a later one (%s): "
             "a longer events.grace waits for them",
@@ -192,6 +194,7 @@ class Metrics:
         def histogram(
             name: str, words: str, buckets: tuple[float, ...], *labels: str
         ) -> Histogram:
+            """Make and register a Prometheus histogram with these upper `buckets`."""
             return Histogram(
                 name,
                 words,
@@ -349,6 +352,7 @@ class OutageMetrics(Collector):
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
+        """Yield how long the present outage lasts, and how many there were."""
         yield GaugeMetricFamily(
             f"{PREFIX}_kafka_away_seconds",
             "Seconds for which no broker has answered; 0 while Kafka is there",

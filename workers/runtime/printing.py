@@ -133,12 +133,14 @@ class ProgressLine:
     """On stderr: one changing line on a terminal, otherwise occasional plain lines."""
 
     def __init__(self, console: Console | None = None) -> None:
+        """Print to stderr, or to `console`; the first plain line comes after an interval."""
         self._console = console or _PipeConsole(stderr=True, highlight=False)
         # The line on a terminal; None elsewhere.
         self._status: Status | None = None
         self._next_plain_s = time.monotonic() + PLAIN_INTERVAL_S
 
     def __enter__(self) -> Self:
+        """Begin the changing line, if this is a terminal."""
         if self._console.is_terminal:
             self._status = self._console.status("")
             self._status.start()

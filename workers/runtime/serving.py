@@ -100,6 +100,7 @@ class ServerThread:
     """
 
     def __init__(self, run: Run, name: str) -> None:
+        """`run` serves in the thread; `name` is what the log calls it."""
         self._run = run
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -115,6 +116,7 @@ class ServerThread:
                 self._loop.call_soon_threadsafe(function)
 
     def __enter__(self) -> Self:
+        """Start the thread; return once it listens, or raise why it cannot."""
         self._thread.start()
         self._ready.wait()  # listening or failed; may take long on a busy machine
         if self._error is not None:
@@ -128,7 +130,7 @@ class ServerThread:
         self._thread.join()
 
     def _serve(self) -> None:
-        """Run the server in this thread; keep an error for the `with` block if it began none."""
+        """Run the server in this thread; `__enter__` raises an error from before it listens."""
 
         async def main() -> None:
             self._loop = asyncio.get_running_loop()

@@ -87,6 +87,7 @@ class ShardTraces:
     """The spans of one shard, in its thread; without `traces` there are none."""
 
     def __init__(self, traces: Traces | None, stage: str, partition: int) -> None:
+        """`stage` and `partition` say in the spans which shard it was."""
         self._traces = traces
         self._stage = stage
         self._partition = partition

@@ -76,6 +76,7 @@ class AlertSettings(Checked, frozen=True, kw_only=True):
         return (*looked_at, self.above, self.series, self.false_alarms)
 
     def complaints(self) -> Iterator[str]:
+        """Yield that it is sent nowhere, names items of all items, or has a wrong window."""
         if self.webhook is None and self.topic is None:
             yield "webhook or topic: where it is sent, one of the two or both"
         if self.of == "all_items" and self.items is not None:

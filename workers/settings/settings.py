@@ -312,6 +312,7 @@ class DashboardSettings(Section, frozen=True, kw_only=True):
     keep_hours_ms: Annotated[Duration, _duration(60_000, KEEP_MAX_MS)] = 730 * DAY_MS
 
     def complaints(self) -> Iterator[str]:
+        """Yield that hourly values would be deleted before the ticks they are made of."""
         if self.keep_hours_ms < self.keep_ticks_ms:
             hours, ticks = map(
                 format_duration, (self.keep_hours_ms, self.keep_ticks_ms)
@@ -421,6 +422,7 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
         return "schema_registry."
 
     def complaints(self) -> Iterator[str]:
+        """Yield halves of logins and certificates, and two logins at once."""
         if (self.user is None) != (self.password is None):
             yield "user and password: give both or neither"
         if self.token is not None and self.user is not None:
