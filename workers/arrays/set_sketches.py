@@ -236,7 +236,7 @@ def take_counters(
 
 @kernel
 def fill_sketch_slots(table: SketchTable) -> None:
-    """Enter all rows in the slots of a table, all free, as after they have become more."""
+    """Enter all rows in the table's slots, which are all free: the caller has just made more."""
     mask = np.uint64(len(table.slots) - 1)
     for place in range(table.used[KEYS]):
         row = int(table.first[table.met[place]])

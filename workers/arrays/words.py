@@ -131,6 +131,7 @@ def write_integer(out: Bytes, pos: int, number: int) -> int:
         pos += 1
     # Unsigned: the least int64 has no positive counterpart.
     left = np.uint64(abs(number))
+    # Counted up to DIGITS_MAX: one more power of ten would overflow.
     digits = 1
     power = TEN
     while left >= power and digits < DIGITS_MAX:

@@ -674,15 +674,15 @@ class AvroFormat(SchemaFormat[AvroProgram]):
         scan = ops.Scan(data, 0, self.program, stack)
         if ops.scan_record(scan, 0, len(data), checking_root, log, 0) == DECLINED:
             raise ValueError(NOT_AVRO)
-        # A bare type is read as the field of a record: see `as_field`.
+        # The type "string", or a union, is read as the field of a record: see `as_field`.
         schemas = [writer] if reader is None else [writer, reader]
-        are_records = all(isinstance(schema.text, dict) for schema in schemas)
+        are_objects = all(isinstance(schema.text, dict) for schema in schemas)
         texts = [
-            schema.text if are_records else schema.as_field() for schema in schemas
+            schema.text if are_objects else schema.as_field() for schema in schemas
         ]
         try:
             record: Any = fastavro.schemaless_reader(io.BytesIO(payload), *texts)
         except Exception:  # noqa: BLE001
             # fastavro's schema resolution can raise almost any exception.
             raise ValueError(NOT_AVRO if reader is None else NOT_OF_READER) from None
-        return record if are_records else record["value"]
+        return record if are_objects else record["value"]
