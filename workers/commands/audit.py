@@ -128,6 +128,7 @@ class Recommitted:
     def __init__(
         self, noise: NoiseKey, owner: int, computed: dict[Tick, Committed]
     ) -> None:
+        """Put the commitments of an owner's ticks into `computed`; `noise` is the worker's key."""
         self._owner = owner
         self._computed = computed
         self._commitments = Commitments(noise, owner)
@@ -163,6 +164,7 @@ class Auditor:
     """Comparison of a worker's published snapshots with those that its contributions give."""
 
     def __init__(self, settings: Settings) -> None:
+        """Connect to the Kafka of the worker to audit, with its settings and its key."""
         self._settings = settings
         self._key = NoiseKey(read_key(settings.worker.key_file))
         self._connection = connection_of(settings)
@@ -652,6 +654,7 @@ class Auditor:
                     continue
                 try:
                     published = orjson.loads(value)
+                    name = _name(value)
                     recomputed = published["id"] in self._ids
                     output = (
                         published["histogram"],
@@ -670,7 +673,7 @@ class Auditor:
                     continue
                 if recomputed and not newer:
                     raise Difference(
-                        f"{_name(value)}: published, but it does not follow from the contributions"
+                        f"{name}: published, but it does not follow from the contributions"
                     )
                 self.others += not newer
 

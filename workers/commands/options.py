@@ -67,6 +67,8 @@ class Configured(Options):
 
 
 class Run(Configured):
+    """Options of `run`, the worker."""
+
     log_format: str | None = option(
         "Overrides worker.log_format: text, or one JSON object per line.",
         type=click.Choice(["text", "json"]),
@@ -85,6 +87,8 @@ class Run(Configured):
 
 
 class Demo(Options):
+    """Options of `demo`."""
+
     seconds: int | None = option(
         "Stop after N seconds.", "N", type=click.IntRange(min=1)
     )
@@ -103,6 +107,8 @@ class Demo(Options):
 
 
 class Topics(Configured):
+    """Options of `topics`, which shows and creates what a worker needs."""
+
     create: bool = option(
         "Create missing topics of the worker's own; never alters existing ones."
     )
@@ -110,6 +116,8 @@ class Topics(Configured):
 
 
 class Plan(Configured):
+    """Options of `plan`, which says what the settings promise and cost."""
+
     as_json: bool = option(
         "Print one JSON object (docs/plan.md) instead of text.", None, "--json"
     )
@@ -127,6 +135,8 @@ class Plan(Configured):
 
 
 class Budget(Options):
+    """Options of `budget`; several settings files are of workers on the same events."""
+
     configs: tuple[Path, ...] = option(
         "The settings file; repeatable.", "FILE", "-c", "--config", required=True
     )
@@ -136,6 +146,8 @@ class Budget(Options):
 
 
 class Replay(Configured):
+    """Options of `replay`, which with a report is a backtest."""
+
     source: str | None = option(
         "JSON lines (may be gzipped) or Parquet; - is standard input.",
         "FILE",
@@ -174,6 +186,8 @@ class Replay(Configured):
 
 
 class Audit(Configured):
+    """Options of `audit`."""
+
     exact: Path | None = option(
         "Write [label, released, exact] for every snapshot to a new FILE. For the operator only.",
         "FILE",
@@ -181,6 +195,8 @@ class Audit(Configured):
 
 
 class Dashboard(Configured):
+    """Options of `dashboard`, which serves the page and the API."""
+
     port: int = option(
         "Port to listen on; 0: any free one.", "P", type=PORT, default=8080
     )
@@ -200,6 +216,8 @@ class Dashboard(Configured):
 
 
 class Export(Configured):
+    """Options of `export`, which copies snapshots into files or a table."""
+
     output: Path = option("The directory to add to.", "DIR", required=True)
     kind: str = option(
         "Files, or an Iceberg table with its catalogue in DIR.",
@@ -220,6 +238,8 @@ class Export(Configured):
 
 
 class Sql(Options):
+    """Options of `sql`, which answers a query within limits."""
+
     query: str = argument()
     export: Path = option(
         "The directory of an export, in Parquet.", "DIR", required=True
@@ -239,6 +259,8 @@ class Sql(Options):
 
 
 class Check(Configured):
+    """Options of `check`, which tries the settings on a sample."""
+
     records: int = option(
         "How many to read.", "N", type=click.IntRange(1, RECORDS_MAX), default=1_000
     )
@@ -250,6 +272,8 @@ class Check(Configured):
 
 
 class Rejects(Configured):
+    """Options of `rejects`."""
+
     reason: str | None = option("Only rejects with this reason.", "R")
     show: int | None = option(
         "Print up to N of them as they are.", "N", type=click.IntRange(1, 10_000)
@@ -258,6 +282,8 @@ class Rejects(Configured):
 
 
 class Init(Options):
+    """Options of `init`, which writes settings for a topic."""
+
     bootstrap: str = option(
         "Kafka cluster, host:port, or several separated by commas.", "B", required=True
     )
@@ -322,6 +348,8 @@ class KeyRotation(Options):
 
 
 class Verify(Options):
+    """Options of `verify`; `cli` checks which of them go together."""
+
     copies: tuple[Path, ...] = argument(nargs=-1, metavar="[COPY]...")
     config: Path | None = option(
         "The settings file: reads the topics that it names.", "FILE", "-c", "--config"

@@ -62,7 +62,7 @@ def event_rates(samples: Sequence[PartitionSample]) -> list[float]:
 
 
 def _first(times: Longs) -> int:
-    """Return when a partition's first events are dated, without outliers."""
+    """Return when a partition's first events are dated, without outliers; 0 without events."""
     if not len(times):
         return 0
     return int(np.sort(times)[int(OUTLIERS * len(times))])

@@ -253,12 +253,13 @@ def _chunks(
 
 
 class _AcceptanceFilter:
-    """Tells which rejects the worker would accept under these settings, as they come now.
+    """Tells which rejects the worker would accept under these settings, if they came now.
 
     A "log" is one partition of a topic: (topic, partition).
     """
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
+        """Find the partitions that the worker reads now."""
         self._settings = settings
         self._event_reader = reader_of(settings)
         self._formats = RecordFormats(settings, self._event_reader)

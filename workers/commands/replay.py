@@ -251,6 +251,7 @@ class Output:
     """
 
     def __init__(self, name: str | None) -> None:
+        """Open the file `name`, for now as NAME.part; "-": standard output, None: no file."""
         self._name = name
         self._file: IO[bytes] | None = None
         # The file's path until it gets its name.
@@ -273,6 +274,7 @@ class Output:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Close the file; remove it unless `close` gave it its name."""
         if self._file is not None and self._file is not sys.stdout.buffer:
             with suppress(OSError):  # write errors have already been reported
                 self._file.close()
@@ -323,6 +325,7 @@ class BacktestRun:
     def __init__(
         self, chosen: Replay, directory: Path, settings: Settings, key: NoiseKey
     ) -> None:
+        """Prepare the runs that the options ask for, and the report's directory."""
         writes = chosen.snapshots is not None
         if chosen.vary and writes:
             raise SettingsError(

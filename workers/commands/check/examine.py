@@ -92,6 +92,7 @@ class PathCounts:
     def add(self, record: object) -> None:
         """Count every path in a record once, up to PATHS_MAX different ones."""
         self._records += 1
+        # The way to each value, by names, with the value.
         fields = walk(record, NAMES_MAX, ELEMENTS_MAX)
         for steps in {steps for steps, _ in fields if steps.names}:
             text = str(Path(*steps))
@@ -485,6 +486,7 @@ class _Survey:
     """
 
     def __init__(self, settings: Settings, sample: Sample) -> None:
+        """Begin with nothing found in a sample, which these settings read."""
         shape = sample.shape
         self.paths = wanted_paths(shape)
         self.fields = PathCounts()

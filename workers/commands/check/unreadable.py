@@ -57,6 +57,7 @@ def _framed(value: bytes) -> str:
             f"perhaps a schema registry's frame (schema {schema}); "
             'events.format = "avro" or "protobuf" would read it'
         )
+    # A 3, a 0 or 5 for the compression, and the schema's UUID.
     if (
         value[:1] == b"\x03"
         and value[1:2] in (b"\x00", b"\x05")

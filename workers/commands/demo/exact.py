@@ -62,6 +62,7 @@ class CountedTicks:
     """
 
     def __init__(self, exact: ExactCounts, origin: str) -> None:
+        """Begin before any tick; `exact` has the counts of each tick."""
         self._exact = exact
         self._origin = origin
         self._slides = False
@@ -155,6 +156,7 @@ class Boards:
     def __init__(
         self, exact: ExactCounts, series: Sequence[str], keys: Sequence[str]
     ) -> None:
+        """Begin without a board of these series and stream keys, which are origins."""
         self._exact = exact
         self._counted = {
             (name, origin): CountedTicks(exact, origin)

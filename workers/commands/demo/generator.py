@@ -186,6 +186,7 @@ class Generator(threading.Thread):
             self._producer.flush(1)
 
     def run(self) -> None:
+        """Send until stopped; keep an error for the main thread."""
         try:
             self._send()
         except Exception as error:  # noqa: BLE001 (the main thread raises it)

@@ -100,6 +100,7 @@ class Child:
     """Worker process and its directory; leaving the context removes both."""
 
     def __init__(self) -> None:
+        """Make the directory; `prepare` and `start` come next."""
         self._directory = tempfile.TemporaryDirectory(
             prefix="quietcount-demo-", ignore_cleanup_errors=True
         )
@@ -112,6 +113,7 @@ class Child:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the worker, and remove its directory."""
         try:
             # After an exception, do not wait for the worker.
             self.stop(hurry=lambda: kind is not None)
@@ -170,12 +172,14 @@ class Stop:
     """Context in which signals are only recorded: a signal handler must not take a lock."""
 
     def __init__(self, seconds: float | None = None) -> None:
+        """The demo also ends after `seconds`, from now; None: only by a signal."""
         self._started = time.monotonic()
         self._seconds = seconds
         self._signals = 0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
+        """From here on, only count signals."""
         # Only the main thread may set a handler; in another one, as in a test, signals do nothing.
         if threading.current_thread() is threading.main_thread():
             self._before = {
@@ -234,6 +238,7 @@ class Session:
     """One demo, from its topics to its summary."""
 
     def __init__(self, chosen: Demo) -> None:
+        """Begin with nothing but the chosen options; `run` makes the rest."""
         self._chosen = chosen
         self._console = Console(highlight=False)
         # Of the worker; a new one for every demo, so that no topics are there.

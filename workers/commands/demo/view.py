@@ -227,6 +227,7 @@ def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
 def _panel(
     body: Table, height: int, title: Text, subtitle: Text | None = None
 ) -> Panel:
+    """Return a table in a frame, which is `height` lines high."""
     return Panel(
         body,
         title=title,

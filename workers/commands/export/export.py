@@ -75,6 +75,7 @@ class _Run:
     def __init__(
         self, sink: Output, topics: Topics, selection: Selection, before: State | None
     ) -> None:
+        """Begin where the last export ended, with the state `before`; None: there was none."""
         self._sink = sink
         self._topics = topics
         self._selection = selection
@@ -224,6 +225,7 @@ class Cut:
         ends: Mapping[Partition, int],
         cut_short: Collection[str] = (),
     ) -> None:
+        """Begin at the offsets `positions`; `histogram_of` has the series of each topic."""
         # Rows in the output of the whole snapshots that `take` has not returned yet.
         self.rows = 0
         # Ticks that were left out before the last cut.

@@ -40,6 +40,7 @@ class Files:
     """
 
     def __init__(self, directory: Path, kind: str) -> None:
+        """Write into a directory; `kind` is "csv" or "parquet"."""
         # DuckDB reads the beginning of a relative path, such as `s3:`, as a scheme.
         self._directory = directory.absolute()
         self._kind = kind

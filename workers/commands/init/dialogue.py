@@ -83,6 +83,7 @@ def write_settings(chosen: Init) -> int:
     base = output.absolute().parent
     if not base.is_dir():
         raise SettingsError(f"{output}: no directory {output.parent}")
+    # Options as settings have them: wrong ones are refused before anything is read.
     buckets = None if chosen.range is None else _range(chosen.range)
     private = None if chosen.private is None else _private(chosen.private)
     kafka_client = toml_values("--client", chosen.client)
@@ -103,6 +104,7 @@ def write_settings(chosen: Init) -> int:
     if registry is not None:
         # A schema that the registry does not know is not waited for.
         access = Access(registry.url, registry.client(), patience_s=0.0)
+    # The sample, guesses about it, and the operator's answers.
     records = chosen.records or (_RECORDS if private is None else _PRIVATE_RECORDS)
     sample = sample_of(Connection(bootstrap, values), topic, records)
     for note in sample.notes:

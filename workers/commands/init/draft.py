@@ -136,6 +136,7 @@ class SampleGuesses:
     """Guesses about one sample, up to the questions for the operator."""
 
     def __init__(self, sample: Sample, decoded: DecodedSample, now_ms: int) -> None:
+        """Survey the decoded sample; guess items, time, and which records have the items."""
         self._sample = sample
         self._decoded = decoded
         # Of the records that are surveyed, by place: first all that hold an object.

@@ -253,6 +253,7 @@ class _Survey:
     """Two passes over the records: find objects with data as names, then collect the fields."""
 
     def __init__(self, records: Sequence[object]) -> None:
+        """Prepare for both passes over decoded records."""
         self._records = records
         self._objects: dict[Steps, _ObjectNames] = {}
         self._fields: dict[tuple[Steps, Form], Field] = {}
@@ -430,7 +431,7 @@ _DECIDED = 0.95
 class ConditionGuess:
     """A condition on events: that this field has one of the `values`, as those with items have.
 
-    The values are data. `others` is how many values events without items have there.
+    The values are data. `others` is how many other values the field has, in events without items.
     """
 
     field: Field

@@ -94,6 +94,7 @@ class SchemaDecoder:
     """Decodes values that a schema registry's serializer has framed, each by its own schema."""
 
     def __init__(self, access: Access) -> None:
+        """Prepare to get schemas from a registry, once each; `access` says where it is."""
         try:
             from workers.events.formats.avro import AvroFormat
             from workers.events.formats.protobuf import ProtobufFormat

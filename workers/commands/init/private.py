@@ -60,6 +60,7 @@ class PrivateChoice:
     """Bounds chosen by noisy quantiles of one sample: `parts` choices cost `rho` together."""
 
     def __init__(self, rho: float, parts: int) -> None:
+        """Prepare for `parts` choices, which may cost `rho` together."""
         # Of one choice. A little less, so that their costs, each rounded up, add up to `rho` at
         # most.
         self._rho = float(Fraction(rho) / parts) * (1 - 2.0**-50)

@@ -30,6 +30,8 @@ WIDER = 4
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Record:
+    """A sampled record; `time_ms` is Kafka's timestamp."""
+
     partition: int
     offset: int
     time_ms: int
@@ -196,7 +198,7 @@ class Sample:
         stopped: fewer records were read than requested: time ran out, or they are large.
         notes: warnings about partitions that end in records that are not committed.
         bounds: by partition, the first offset and the end of the committed records.
-        newest: by partition, how many of its records are from the end.
+        newest: by partition, how many of its records, the last ones, are its newest.
     """
 
     records: list[Record]

@@ -65,11 +65,10 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
 
     It is also long enough that the ticks since the oldest event, up to `now_ms`, are not too many.
     """
-    rate = draft.rate or None
     # Count of the commonest item in a second; 0 if the rate of events is unknown.
     commonest_s = 0.0
-    if rate is not None and draft.pairs:
-        commonest_s = rate * max(draft.pairs.values()) / draft.accepted
+    if draft.pairs:
+        commonest_s = draft.rate * max(draft.pairs.values()) / draft.accepted
     enough = False
     # From the shortest tick on; leaves the chosen one in the variables, with mechanism and noise.
     for tick_ms, epoch_ms in _TICKS if commonest_s else (_USUAL,):
@@ -81,7 +80,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
             break
     # The reasons, as comments for the settings file.
-    if not commonest_s or rate is None:
+    if not commonest_s:
         tick_reason = "a guess, as the times of the sample do not tell how many events there are in a second"
     else:
         counted = commonest_s * tick_ms / 1000
@@ -90,7 +89,9 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
             if draft.items.range is None
             else "in the fullest bucket"
         )
-        a_tick = f"{about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
+        a_tick = (
+            f"{about(draft.rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
+        )
         bounded = "" if draft.user is None else " (before users are bounded)"
         above = (
             "well above the noise"
@@ -102,9 +103,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
             if draft.time
             else " by the records' own times (too many if the topic was filled at once)"
         )
-        tick_reason = (
-            f"with about {_rate(rate)}{by}, such a tick has {a_tick}{bounded}, {above}"
-        )
+        tick_reason = f"with about {_rate(draft.rate)}{by}, such a tick has {a_tick}{bounded}, {above}"
     days = epoch_ms // DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
     horizon_reason = f"how long an epoch is: {length}; then counts begin at zero again"

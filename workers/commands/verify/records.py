@@ -51,6 +51,7 @@ class Records:
     """The records of snapshots, in the order in which they were published."""
 
     def __init__(self, history: SignedHistory) -> None:
+        """Begin with no record; `history` has all signatures."""
         self._history = history
         self.checked: dict[str, Checked] = defaultdict(Checked)
         # By series, stream key and part: the pages of a snapshot so far.

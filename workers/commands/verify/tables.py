@@ -39,6 +39,7 @@ class TableCopy:
     """Files with rows of both tables, CSV (may be gzipped) or Parquet, or exports' directories."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
+        """Take files as they are, and of a directory, which is an export, all of its files."""
         #: Whether the copy is of exports alone, which hold all stream keys; a file may hold some.
         self.is_whole = True
         self._files: list[Path] = []

@@ -39,6 +39,7 @@ class SignedTopics:
     """The signatures and histogram topics of a worker, up to their ends now."""
 
     def __init__(self, settings: ReaderSettings, progress: ProgressLine) -> None:
+        """Look up the topics that the settings name; raise SettingsError without signatures."""
         self._connection = settings.connection
         self._histogram_of = settings.topics
         self._progress = progress

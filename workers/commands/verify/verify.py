@@ -147,6 +147,7 @@ def _verify_files(
 
 
 def _series_of(line: bytes, where: str) -> str:
+    """Return which series a snapshot's JSON names; `where` is its place, for a message."""
     try:
         return str(orjson.loads(line)["histogram"])
     except (ValueError, KeyError, TypeError):
