@@ -392,8 +392,8 @@ def fixed_point(
             most this, so it fits its type.
         divisions: how many divisions of a sum are rounded down, each off by one unit.
 
-    A node is off by at most 1 + ROUGH_ERROR sd 2^point units. The factor allows for floats: up to
-    5,000 roundings of a node, or of a sum it is in, by 6.4 2^-53 sd each.
+    A node is off by at most 1 + ROUGH_ERROR sd 2^point units. The factor 1 + 2^-7 allows for
+    floats: up to 5,000 roundings of a node, or of a sum it is in, by 6.4 2^-53 sd each.
     """
     # The most bits behind the point with which the largest number fits 32 bits, one of them the
     # sign; where these are too few, 64 bits.

@@ -146,7 +146,7 @@ _KEPT_BITS = 12
 class LiftedCurve(Frozen, Curve):
     """The variance of the noise at some ticks, at the worst, and on average.
 
-    `by_level` has s2 of nodes, (inside, edge) by level; level 0 is the total. It adds up
+    `by_level` has s2 of nodes, (inside, edge) by level; level 0 is the total. The variance adds up
 
         part of j    (c - e)^2 s2_K + (a / 8)^2 s2_(K-1) + (b / 8)^2 s2_(K+1), c = min(u, 1 - u),
                      a = 1 - u, b = u, e = (a + b) / 8; a or b is 0 at an edge
@@ -181,8 +181,8 @@ class LiftedCurve(Frozen, Curve):
         place = self._offset + 1
         after = self._offset + last + 1
         while place < after:
-            # The largest aligned block of 2^k places from here on that ends in range: the places in
-            # it differ in their lowest k bits.
+            # The largest aligned block of 2^k places from here on that ends in range. Its places
+            # differ in their lowest k bits, of which `grids` has those that may be noisiest.
             k = min((place & -place).bit_length(), (after - place).bit_length()) - 1
             places.append(grids[k] + place)
             place += 1 << k
@@ -193,7 +193,7 @@ class LiftedCurve(Frozen, Curve):
         return noise + ROUNDING
 
     def _part(self, level: int, places: Longs | Floats) -> Floats:
-        """Return a level's part of the variance at places."""
+        """Return a level's part of the variance at places: squared coefficients, each times s2."""
         k, (before, own, after) = coefficients_at(places, level, self._levels)
         beside = before**2 * self._variance_of(level, k - 1)
         beside += after**2 * self._variance_of(level, k + 1)
@@ -269,9 +269,11 @@ class LiftedCurve(Frozen, Curve):
                 continue
             three = np.array([[0], [(places - 1) / 2], [places - 1]])
             begin, middle, end = self._part(level, (k << level) + first + three)
-            # The mean of x^2 over as many x, evenly spread from -1 to 1.
+            # With x from -1 to 1 over these places it is middle + slope x + bend x^2. The mean of x
+            # is 0, and that of x^2 is this.
             square = (places + 1) / (3 * (places - 1)) if places > 1 else 0.0
-            total += places * (middle + ((begin + end) / 2 - middle) * square)
+            bend = (begin + end) / 2 - middle
+            total += places * (middle + bend * square)
         return total
 
 

@@ -189,8 +189,8 @@ class LineCurve(Frozen, Curve):
         since = 1 - self._window
         after = since + last
         while since < after:
-            # The largest aligned block of 2^k ticks from here on that ends in range: the s in it
-            # differ in their lowest k bits.
+            # The largest aligned block of 2^k ticks from here on that ends in range. The s in it
+            # differ in their lowest k bits, of which `grids` has those that may be noisiest.
             k = (after - since).bit_length() - 1
             if since:
                 k = min(k, (since & -since).bit_length() - 1)
@@ -451,7 +451,8 @@ class LineCounter(WindowCounter):
         end = t + self.offset
         begin = self.begin(t) + self.offset
         factors: dict[Node, int] = {}
-        # Of each place less N_L at the begin of its block, which is u_L of the block's step.
+        # N at each place, less N_L at the begin of its block of 2^L places: nodes of levels 1..L,
+        # and u_L of the block's step.
         for place, sign in ((end, 1), (begin, -1)):
             of_place = self._path(place)
             inside = place & ((1 << self.levels) - 1)
@@ -772,7 +773,7 @@ class PastBegin:
         self._end = end
         self._window = counter.window
         self._dtype = counter.fixed.dtype
-        # Of rows without kept noise at the place: they are the last ones.
+        # It moves the rows without kept noise at the place, which are the last ones.
         self._young = Cursor(counter, stream)
         # A ring of W slots; a place is in slot place mod W. By slot: the place, and how many rows,
         # the first ones, have noise there.
@@ -782,7 +783,7 @@ class PastBegin:
         self._past: list[Numbers] = []
         # How many rows, the first ones, have kept noise at the place.
         self._known = 0
-        # Of the place, and of the cursor at t: they are W apart.
+        # That of the place, and of the cursor at t: they are W apart.
         self._slot = 0
         # Rows whose kept noise is wrong, as a word was raised, and the place up to which it is.
         self._past_inexact: dict[int, int] = {}

@@ -311,7 +311,7 @@ class WindowNoise:
 
     @property
     def bytes_per_row(self) -> int:
-        """What is kept for the noise of a row's counts and sum; totals are of stream keys."""
+        """Bytes kept for the noise of a row's counts and sum; totals are of stream keys."""
         sums = 0
         if self._of_sums:
             sums = LineColumns(self._of_sums, self._stream).bytes_per_row
@@ -688,8 +688,8 @@ class Sliding(Budgeted):
         if not self._discovers:
             return (counts,)
         hidden = error + max(m for m in self._thresholds if m is not None)
-        bounds = "true count in a window of an item neither shown nor at rest"
-        return counts, Bound("hidden", bounds, assumes, beta, hidden, source)
+        text = "true count in a window of an item neither shown nor at rest"
+        return counts, Bound("hidden", text, assumes, beta, hidden, source)
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
         if self._discovers:

@@ -319,10 +319,10 @@ class SparseGumb(CounterMechanism):
         ticks = self._ticks(data)
         worst = self.worst_variance(ticks)
         rounding = 0.5
-        bounds = f"error of every count shown, over {d:,} labels and {ticks:,} ticks"
+        text = f"error of every count shown, over {d:,} labels and {ticks:,} ticks"
         error = normal_bound(worst, d * ticks, beta) + rounding
         source = "Cardoso, Rogers: Theorems 2 and 4"
-        counts = Bound("counts", bounds, "", beta, error, source)
+        counts = Bound("counts", text, "", beta, error, source)
         part = beta / 4
         picks = config.top_k * (config.switches + 1)
         test = float(self._test_scale)
@@ -331,14 +331,15 @@ class SparseGumb(CounterMechanism):
             sd = math.sqrt(worst + 1 / 12)
             eta = math.ceil(2 * sd + test * math.log(d * (ticks + 1)))
         noise = normal_bound(worst, d * ticks, part)
-        late = laplace_bound(float(self._threshold_scale), config.switches, part)
-        error = noise + rounding + eta + late + 1
+        # Bounds on Y and Z are one more than for Laplace noise: they are whole numbers.
+        late = laplace_bound(float(self._threshold_scale), config.switches, part) + 1
+        error = noise + rounding + eta + late
         if config.accounting != "tight":
             error += laplace_bound(test, d * ticks, part) + 1
         error = max(error, float(self._pick_scale) * math.log(d * picks / part))
-        bounds = "by how much a hidden item exceeds a shown one, at every tick until the last switch is made"
+        text = "by how much a hidden item exceeds a shown one, at every tick until the last switch is made"
         source = "Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)"
-        return counts, Bound("selection", bounds, "", beta, error, source)
+        return counts, Bound("selection", text, "", beta, error, source)
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
         # Tick 1 chooses; nothing is tested before tick 2.

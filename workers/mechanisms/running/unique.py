@@ -161,7 +161,7 @@ class UniqueState(SlidingState):
 
     def __init__(self, windows: Counters, *, discovers: bool) -> None:
         super().__init__(windows, has_sums=False, discovers=discovers)
-        # Their rows are pairs. A restart reads from the ages when each had its last event.
+        # The rows of hops are pairs. A restart reads from the ages when each had its last event.
         self.hops = Hops(windows, has_sums=False, has_ages=True)
         self.pairs = Pairs()
         # The pairs with an event in the tick that is being merged, message by message.
