@@ -168,6 +168,7 @@ def topics_overlap(
         return True
 
     def covers(entries: Iterable[str], topic: str) -> bool:
+        """Return whether entries name a topic, or have an expression that matches it."""
         return topic in entries or any(
             TopicNames.of(entry).matches(topic) for entry in entries
         )

@@ -131,6 +131,7 @@ class ContributeShard(SourceShard):
         self._sequences = [0] * stream.owners.number
         # How many owners there are to be, if others asked for more; else 0.
         self._wanted_owners = 0
+        # For the base: messages to this topic name the trace of their commit.
         self.next_topic = stream.contributions
         self._gil_lock = gil_lock or GilLock()
         self._new_events = 0
@@ -179,12 +180,14 @@ class ContributeShard(SourceShard):
                 f"privacy.rekey = {setting}, but the state was made {before} it: take a new worker name (a new stream, charged again)"
             )
         if stored is not None and origins is not None:
+            # The state may have more, which joined since the first commit, but not fewer.
             if len(stored) < len(origins.all):
                 refuse_other_count("the events topics", len(origins.all), len(stored))
             origins.all = list(stored)
         self._check_sources(progress)
         self._check_owners(progress.owners or Owners(len(progress.sequences)))
         self._sequences = list(progress.sequences)
+        # Messages to owners that are new to the state are numbered from 0.
         self._sequences += [0] * (self._owners.number - len(self._sequences))
         self._intake.restore(progress.watermark, progress.first)
         self.offset = progress.offset

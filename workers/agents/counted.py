@@ -75,6 +75,7 @@ def stored_progress(
         if not values:
             others = [(state, partition) for partition in range(1, partitions)]
             values = newest_values(consumer, others)
+    # One of them will do.
     for value in values.values():
         return decode_stored(_DECODER, value, f"{state}: the stored progress")
     return None

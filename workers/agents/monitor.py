@@ -134,6 +134,7 @@ def _families() -> dict[str, GaugeMetricFamily]:
     """Return an empty metric for every gauge, by its name without prefix."""
     families = {}
     for gauge, text in GAUGES.items():
+        # A name may have labels, as in "name{stage,topic}".
         name, _, labels = gauge.rstrip("}").partition("{")
         names = labels.split(",") if labels else ()
         families[name] = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=names)

@@ -112,7 +112,7 @@ class ReleaseShard(Shard):
         super().open()
         if self._guard is not None:
             self._guard.refresh()
-        # Before a ceiling may end the worker.
+        # Before the ceiling may end the worker: readers shall know what is spent.
         self._note_epochs()
         if self._guard is not None:
             self._guard.check(

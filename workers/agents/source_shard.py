@@ -140,10 +140,10 @@ P = TypeVar("P", bound=SourceProgress)
 class EventsStage:
     """What the shards of a stage that reads events share.
 
-    `sources` are the partitions that it reads, of all workers.
-    `lanes` say how the histograms cut events into ticks and how much of an event, or user, counts.
-    `rejects` is a topic. `commit_interval_s` is the longest time from reading an event to its
-    commit. Events count until `max_behind_ms` after the time that they carry; None: no limit.
+    `sources` are the partitions that it reads, of all workers. `lanes` say how the histograms cut
+    events into ticks and how much of an event, or user, counts. `rejects` is the topic of rejects.
+    `commit_interval_s` is the longest time from reading an event to its commit. Events count until
+    `max_behind_ms` after the time that they carry; None: no limit.
     """
 
     events: EventsSettings
@@ -169,7 +169,7 @@ class SourceShard(Shard):
         self._place = place
         self._stream = stream
         self._clock = clock
-        # For the base, which cuts fetched records into parts of bounded size.
+        # For the base, which reads no more of a value than it has to.
         self.longest_value = stream.events.max_bytes
         self._rejects = Rejects(stream.rejects, place, self.metrics)
         self._sources = stream.sources
@@ -309,6 +309,7 @@ class SourceShard(Shard):
         Commit them if that is due, or `enough` is pending.
         """
         if self._due() or enough or self._rejects.full:
+            # The offset to go on at; there may be gaps between offsets.
             offsets = batch.records.offsets
             self._commit(batch.end if stop == len(offsets) else int(offsets[stop]))
         self.report_progress()

@@ -122,14 +122,14 @@ def check_states(
 
 def emptied_topics(settings: Settings, connection: Connection) -> list[str]:
     """Return the histogram topics that are empty although snapshots were published there."""
-    # Topics with snapshots, and the name of the series of each.
-    outputs: dict[str, str] = {}
+    # Topics to which snapshots were published, each once, in order.
+    outputs: dict[str, None] = {}
     for state in _readable_states(settings, connection):
         for config in settings.histograms:
             life = None if state is None else state.histograms.get(config.name)
             # Its next tick is not its first.
             if life is not None and life.next not in (None, life.first):
-                outputs |= {topic: name for name, topic in settings.outputs(config)}
+                outputs |= dict.fromkeys(topic for _, topic in settings.outputs(config))
     if not outputs:
         return []
     empty = []

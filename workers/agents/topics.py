@@ -413,7 +413,8 @@ class RunningTopics:
             return
 
         def is_away() -> bool:
-            admin.poll(0)  # serves the callback
+            """Return whether to give up waiting for the controller, which knows the details."""
+            admin.poll(0)  # serves the callback that fills `errors`
             return metadata.controller_id in unreached(errors)
 
         topics = self.topics
@@ -486,12 +487,14 @@ def watch_topics(connection: Connection, running: RunningTopics) -> Iterator[Non
 
 
 def _missing(names: Sequence[str]) -> SettingsError:
+    """Return the error for topics of the worker's own that do not exist."""
     return SettingsError(
         f"missing topics: {', '.join(names)}: create them with `quietcount topics -c FILE --create`"
     )
 
 
 def _no_such_topic(settings: Settings, name: str) -> SettingsError:
+    """Return the error for an events topic that does not exist, or may not be seen."""
     return SettingsError(
         f"events.topic = {name!r}: no such topic on {settings.kafka.bootstrap}; if the name is right, create it "
         "(`quietcount topics -c FILE --create --events-topic`), or allow this worker to read it (deploy/acls.md)"

@@ -606,11 +606,13 @@ def _running_topics(
     first_stage = ContributeShard if topics.by_user is None else RekeyShard
 
     def grow(now: Sequence[SourceTopic]) -> None:
+        """Have the partitions that the events topics have now counted."""
         for shard in list(handover.shards.values()):
             if isinstance(shard, first_stage):
                 shard.grow(now)
 
     def grow_owners(number: int) -> None:
+        """Have this many owners counted."""
         for shard in list(handover.shards.values()):
             if isinstance(shard, ContributeShard):
                 shard.grow_owners(number)

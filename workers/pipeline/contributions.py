@@ -206,6 +206,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         head_bytes = _SECTION_BYTES + LABEL_BYTES_MAX + _KEY_BYTES
         rows_before: Longs = np.cumsum(is_row) - is_row
         for start, stop in split_by_size(sizes, room - head_bytes):
+            # From elements to the rows and keys that they are; ends are exclusive.
             first_row = int(rows_before[start])
             end_row = int(rows_before[stop - 1] + is_row[stop - 1])
             first_key = int(np.searchsorted(key_places, start, side="right")) - 1
@@ -216,10 +217,11 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     def _section(
         self, first_key: int, end_key: int, first_row: int, end_row: int
     ) -> Section:
-        """Pack some rows and their keys, which may have further rows; ends are exclusive."""
+        """Pack the rows and keys of these numbers into columns; ends are exclusive."""
         rows = slice(first_row, end_row)
         labels = self.labels
         starts = self.starts[first_key : end_key + 1]
+        # The first and the last key may have further rows, in other sections.
         if end_row - first_row < len(labels):
             labels = labels.part(first_row, end_row)
             starts = np.clip(starts, first_row, end_row)

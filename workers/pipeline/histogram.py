@@ -170,7 +170,7 @@ class Histogram:
     ) -> None:
         """`topic` begins the output topics' names; `owner` is (this owner, how many at first).
 
-        `stream` (internal topics with incarnations) and `events` (topic and fields counted) enter
+        `stream` (the internal topics with their ids) and `events` (topic and fields counted) enter
         the mechanism id, from which all noise is derived.
         """
         self.config = config

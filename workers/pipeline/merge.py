@@ -226,6 +226,7 @@ class Merge:
                 f"contributions offset {offset}: source partition {message.source} knows other numbers of owner partitions"
             )
         join(self.watermarks, message)
+        # How many source partitions that has added; the other columns are by source, too.
         joined = len(self.watermarks) - len(self._sequences)
         if joined and message.users_from is not None:
             self._moves.append((message.sources, message.users_from))
@@ -563,6 +564,7 @@ class Merge:
         """Return the record to store with a release, from which `restore` resumes."""
         return ReleaseProgress(
             version=VERSION,
+            # What still waits must be read again: sections, and keys handed over.
             offset=min(
                 self.waiting.first_offset(self._position),
                 self._handed.first_offset(self._position),

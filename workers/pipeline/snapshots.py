@@ -519,6 +519,7 @@ class Windows:
     """
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
+        """The windows are those of the settings; the counters that have noise, the mechanism's."""
         # Without epochs, windows are published themselves, not as changes of counts since an epoch
         # began.
         lengths = () if config.without_epochs else config.windows
@@ -605,7 +606,7 @@ def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
         )
     else:
         atoms = [(element, len(orjson.dumps(element)) + 1) for element in fields[name]]
-    # Lists with an element for each of these are cut at the same places.
+    # Lists with an element for each of these are cut at the same places: their sizes are added.
     beside = {other: fields[other] for other in LISTED_BESIDE if other in fields}
     for of_items in beside.values():
         added = [len(orjson.dumps(element)) + 1 for element in of_items]

@@ -422,6 +422,7 @@ class UserEpoch:
         batch = batch._replace(users=users, pairs=pairs)
         user_numbers = np.empty(len(users), dtype=np.int32)
         pair_numbers = np.empty(len(pairs), dtype=np.int32)
+        # Both kernels return how many events are done when the table is full.
         done = 0
         while True:
             done = number_users(self._table, done, events, batch, user_numbers)
@@ -442,6 +443,7 @@ class UserEpoch:
             )
             if done == len(events):
                 return
+            # Room for the event at which it stopped.
             self._table = _grow_pairs(self._table, int(batch.row_count[events[done]]))
 
     def changes(self, name: bytes) -> list[Change]:

@@ -42,6 +42,7 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
     grown: Grown = ()
 
     def __post_init__(self) -> None:
+        """Raise ValueError unless each growth is later than the one before, to a multiple of it."""
         times = [from_ms for _, from_ms in self.grown]
         if any(later <= earlier for earlier, later in pairwise(times)) or any(
             number <= before or number % before
@@ -68,6 +69,7 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
 
     def at(self, end_ms: int) -> int:
         """Return the number of owners in a tick that ends at this time."""
+        # The newest that holds is the largest: numbers only grow.
         return max(
             [number for number, from_ms in self.grown if end_ms > from_ms],
             default=self.first,

@@ -175,11 +175,10 @@ class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     """Progress of one source partition or origin, stored with every commit.
 
     An origin is a partition whose events are sent on by user. `offset` is where reading resumes.
-    `sources` is how many partitions there were at first.
-    `topic_id` is the broker's id of this one's topic, `state_id` that of the state topic when its
-    first record was written. `joined`, in partition 0's progress only, is how the topics have grown
-    since; `owners`, in stage 1's only, the owner partitions that it knows of. Sensitive: the offset
-    counts events.
+    `sources` is how many partitions there were at first. `topic_id` is the broker's id of this
+    one's topic, `state_id` that of the state topic when its first record was written. `joined`, in
+    partition 0's progress only, is how the topics have grown since; `owners`, in stage 1's only,
+    the owner partitions that it knows of. Sensitive: the offset counts events.
     """
 
     version: int
