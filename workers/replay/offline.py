@@ -74,9 +74,10 @@ class ReplayMerge(Merge):
                 )
 
     def end_of_input(self, until_ms: int | None = None) -> None:
-        """Also complete every lane's tick that holds the watermark, if it ends by `until_ms`.
+        """Note that no event follows: then the tick in which the watermark lies is complete, too.
 
-        It ends after the watermark, so the worker would still keep it open.
+        In every lane, if it ends by `until_ms`; a worker would keep it open until the watermark has
+        passed its end.
         """
         if (complete := self.complete_ms) is None:
             return

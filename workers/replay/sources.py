@@ -71,6 +71,7 @@ def open_source(settings: Settings, name: str) -> Iterator[FileSource]:
     except OSError as error:
         if error.filename is not None and Path(error.filename) == path:
             raise SettingsError(f"{shown}: {error.strerror}") from error
+        # Of another file: what the caller's `with` block raises comes here, too.
         raise
 
 

@@ -206,6 +206,7 @@ class Watch:
         # Only items that are discovered have delays.
         self._discovers = run.combination.discovers
         self._same_rows = has_rows_of_truth(run.combination.config)
+        # Not a distance between counts: then it says which items deserve to be shown.
         self._threshold_is_count = run.combination.config.threshold_is_count
         self.latest: ReleasedTick | None = None
         #: First and last tick seen, numbered over all epochs, and how many were seen.

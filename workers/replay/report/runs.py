@@ -137,9 +137,9 @@ def _series(table: pa.Table) -> dict[str, dict[tuple[int, str], Values]]:
 
 
 def _line(at: Longs, values: Floats, chosen: NDArray[np.bool_]) -> Line:
-    """Return the mean over the seeds by tick or size; `at` and `values` have a row for each seed.
+    """Return a metric's mean over the seeds by tick or size, to be drawn as a line.
 
-    Only the rows `chosen` count.
+    `at`, the ticks or sizes, and `values` have a row for each seed; only the rows `chosen` count.
     """
     places, place_of = np.unique(at[chosen], return_inverse=True)
     seeds = np.bincount(place_of, minlength=len(places))
