@@ -48,7 +48,6 @@ controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs={data}
 num.partitions=1
-auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4

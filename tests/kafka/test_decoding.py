@@ -21,7 +21,7 @@ from tests.kafka import bombs
 from tests.kafka.bombs import columns, record, response
 from tests.kafka.harness import create_topic, settled, unique
 from workers.kafka.clients import Connection
-from workers.kafka.decoding import ColumnRecords, RecordSet, keep_raw_batches
+from workers.kafka.decoding import ColumnRecords, RecordSet, adapt_consumers
 from workers.kafka.records import FetchedRecords, Records
 from workers.runtime.errors import SettingsError
 
@@ -63,7 +63,7 @@ async def consumer_at(
 
 
 async def fetched(bootstrap: str, topic: str, start: int) -> ColumnRecords:
-    keep_raw_batches()
+    adapt_consumers()
     partition = Partition(topic, 0)
     async with consumer_at(bootstrap, partition, start) as consumer:
         while partition not in consumer._fetcher._records:

@@ -26,9 +26,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from aiokafka import client
 from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED, FetchResult, PartitionRecords
 from aiokafka.errors import CorruptRecordException
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c, encode_varint
 
@@ -590,6 +592,11 @@ def take_batch(result: FetchResult, start: int) -> FetchedRecords:
     return batch
 
 
-def keep_raw_batches() -> None:
-    """Make all aiokafka consumers of this process keep undecoded batches (`RecordSet`)."""
+def adapt_consumers() -> None:
+    """Make all aiokafka consumers of this process keep undecoded batches, and create no topic.
+
+    Where the broker allows it, their question about a deleted topic would create it again, with the
+    cluster's defaults.
+    """
     fetcher.MemoryRecords = RecordSet
+    client.MetadataRequest = partial(MetadataRequest, allow_auto_topic_creation=False)

@@ -39,7 +39,7 @@ from workers.kafka.clients import (
     forbidden,
     text_of,
 )
-from workers.kafka.decoding import keep_raw_batches, take_batch
+from workers.kafka.decoding import adapt_consumers, take_batch
 from workers.kafka.reading import Partition, name_of
 from workers.kafka.records import FetchedRecords, Records
 from workers.runtime.availability import listed
@@ -122,7 +122,7 @@ class TopicReader:
 
     async def _start(self) -> None:
         """Make the client and the fetcher of aiokafka's consumer, without a group, and connect."""
-        keep_raw_batches()
+        adapt_consumers()
         connection = self._connection
         servers = [server.strip() for server in connection.bootstrap.split(",")]
         self._client = AIOKafkaClient(

@@ -40,7 +40,7 @@ from mode import Service
 from mode.utils.futures import notify
 
 from workers.kafka.clients import METADATA_MS, Connection, faust_credentials, forbidden
-from workers.kafka.decoding import keep_raw_batches, take_batch
+from workers.kafka.decoding import adapt_consumers, take_batch
 from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover
 from workers.kafka.offsets import ReadPosition
 from workers.kafka.reading import Partition, name_of
@@ -133,7 +133,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
         Faust would read uncommitted records, since it does not manage our transactions.
         """
-        keep_raw_batches()
+        adapt_consumers()
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS

@@ -39,6 +39,7 @@ CLIENT_RESERVED = MappingProxyType(
         "enable.auto.commit": "the worker keeps its own offsets",
         "enable.auto.offset.store": "the worker keeps its own offsets",
         "auto.offset.reset": "the worker keeps its own offsets",
+        "allow.auto.create.topics": "quietcount topics --create creates topics",
     }
 )
 CLIENT_SECRETS = (
