@@ -473,12 +473,8 @@ class Store:
 
     def _retry_disk(self) -> None:
         """If a retry is due, write the state in memory to disk again and go on there."""
-        now_s = time.monotonic()
-        if (
-            self.path is None
-            or self.offset is None
-            or now_s - self._checked_s < self._retry_delay_s
-        ):
+        is_due = time.monotonic() - self._checked_s >= self._retry_delay_s
+        if self.path is None or self.offset is None or not is_due:
             return
         self._retry_delay_s = min(2 * self._retry_delay_s, RETRY_MAX_S)
         disk: Copy | None = None

@@ -278,10 +278,10 @@ def with_details(
     listed: Mapping[str, ExistingTopic],
     is_away: Callable[[], bool] = lambda: False,
 ) -> dict[str, ExistingTopic]:
-    """Return the topics with their ids, and where this principal sees them with their settings.
+    """Return topics with their ids, and with the settings that checks use (`_SHOWN`).
 
-    These are the ones that checks use. Raises KafkaException once `is_away` says that the
-    controller, which is asked for both, cannot be reached.
+    A topic whose settings this principal may not see has none. Raises KafkaException once `is_away`
+    says that the controller, which is asked for both, cannot be reached.
     """
     detailed = dict(listed)
     if not detailed:
@@ -292,7 +292,6 @@ def with_details(
     asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
     _await(asked.values(), is_away)
     for resource, future in asked.items():
-        # not authorized; the rest is still worth showing
         with suppress(KafkaException):
             entries = future.result()
             name = resource.name
@@ -466,6 +465,7 @@ def _config_problems(topic: Topic, current: ExistingTopic) -> list[str]:
         "max.message.bytes": f", to {TOPIC_BYTES} as Kafka has it by default",
         "segment.bytes": "",
     }
+    # The worker writes to all but the events topics.
     for setting, hint in hints.items():
         limit = int(current.config.get(setting, TOPIC_BYTES))
         if purpose != EVENTS and limit < BATCH_BYTES:

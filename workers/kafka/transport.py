@@ -347,11 +347,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         Refuse a gap: records that the broker no longer has were never counted.
         """
         state = result._assignment.state_value(tp)
-        if (
-            state is None
-            or not state.has_valid_position
-            or not result.check_assignment(tp)
-        ):
+        is_assigned = state is not None and state.has_valid_position
+        if not is_assigned or not result.check_assignment(tp):
             # Fetched for another position: drop it; aiokafka will fetch again.
             result._partition_records = None
             return None

@@ -38,7 +38,7 @@ def unavailable(
 ) -> dict[str, str]:
     """Return the reason of every unavailable partition, by its name, such as "orders[3]".
 
-    Nothing once `ended`. Takes twice `within_s` at most. Ends early where the leaders that do not
+    Return {} once `ended`. Takes twice `within_s` at most. Ends early where the leaders that do not
     answer are among the brokers that the client has not reached: its callback appends such errors
     to `errors`. End the client after a NO_ANSWER: it may go on connecting.
     """

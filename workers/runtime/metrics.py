@@ -72,7 +72,7 @@ class RejectRate:
     def note(
         self, topic: str, now_s: float, records: int, rejects: Mapping[str, int]
     ) -> None:
-        """Add a batch's `records`, relevant or rejected; log a change of state."""
+        """Add a batch's relevant `records`, some of them `rejects`, by reason; log a change."""
         if not records:
             return
         with self._lock:
@@ -240,7 +240,6 @@ class Metrics:
             "Of these, events that came after their tick had closed, and count in a later one",
             "histogram",
         )
-        self.late = LateRate()
         self.snapshot_bytes = counter(
             "snapshot_bytes",
             "Bytes of the snapshot records that were published",
@@ -300,6 +299,7 @@ class Metrics:
             "Times that records had to wait for a schema because the registry did not answer",
         )
         self.rejecting = RejectRate()
+        self.late = LateRate()
         self._lock = Lock()
         # Histograms of which `begins_to_publish` was asked.
         self._publishing = set[str]()
