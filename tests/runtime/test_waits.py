@@ -101,5 +101,5 @@ def test_every_log_behind_an_open_transaction_is_said_whatever_else_waits(
     [line] = logged(caplog, waits)
     named = "t[0], u[0], u[2], and 2 more, after 15 s"
     assert line == f"no longer held up by an open transaction: {named}"
-    waits.drop(TRANSACTIONS)  # the partition is another worker's now
+    waits.drop_transactions()  # the partition is another worker's now
     assert logged(caplog, waits) == [] and waits.seconds == 0

@@ -83,7 +83,7 @@ _VARINT_BYTES_MAX = 10
 class RecordSet:
     """Undecoded record batches of one response, with the methods that aiokafka calls.
 
-    It takes the place of aiokafka's `MemoryRecords`, which would decode them (`keep_raw_batches`).
+    It takes the place of aiokafka's `MemoryRecords`, which would decode them (`adapt_consumers`).
     """
 
     def __init__(self, data: bytes) -> None:

@@ -231,7 +231,7 @@ class Handover:
         self.shards = {}
         self.assigned = False
         self.lags = {}
-        self.metrics.waits.drop(TRANSACTIONS)
+        self.metrics.waits.drop_transactions()
         self._unassigned_since_s = time.monotonic()
         self._waiting.clear()
         self._group_offsets.clear()

@@ -120,12 +120,11 @@ class Waits:
                     for what, why in waits.items()
                 ]
 
-    def drop(self, source: str) -> None:
-        """Drop a source's waits without logging their end: another worker has them now."""
+    def drop_transactions(self) -> None:
+        """Drop the waits for transactions without a line: another worker has the partitions now."""
         with self._lock:
-            self._by_source.pop(source, None)
-            if source == TRANSACTIONS:
-                self._logged_transactions = {}
+            self._by_source.pop(TRANSACTIONS, None)
+            self._logged_transactions = {}
 
     def has(self, source: str) -> bool:
         return source in self._by_source
