@@ -74,8 +74,8 @@ def cells(forms: Sequence[str] = ("json", *FORMS)) -> list[Cell]:
 
 
 @cache
-def _stages(variant: str, form: str, most: int) -> Stages:
-    stages = Stages(variant, form, most)
+def _stages(variant: str, form: str) -> Stages:
+    stages = Stages(variant, form)
     stages.warm()
     return stages
 
@@ -125,10 +125,10 @@ class Search:
 
     def measured(self, cell: Cell, shape: Shape) -> float:
         """Return a shape's score: below any other where nothing of it comes to the stage."""
-        stages = _stages(cell.variant, cell.form, self._most)
-        cost = stages.run(shape, memory=cell.what == MEMORY, only=cell.stage).get(
-            cell.stage
+        costs = _stages(cell.variant, cell.form).run(
+            shape, self._most, memory=cell.what == MEMORY, only=cell.stage
         )
+        cost = costs.get(cell.stage)
         return -math.inf if cost is None else score(cell.what, cost)
 
     def table(self) -> Iterator[str]:

@@ -17,8 +17,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.bounds.encoded import OneSchema, encode_all
-from tests.bounds.shapes import BATCH_BYTES as WHOLE_BYTES
-from tests.bounds.shapes import CODECS, NOW_MS, Kind, Shape, of
+from tests.bounds.shapes import BATCH_BYTES, CODECS, NOW_MS, Kind, Shape, of
 from tests.cluster.offline import factory_of, worker_document
 from tests.worker.harness import known, unk
 from workers.agents.rekey import RekeyShard
@@ -46,7 +45,7 @@ from workers.settings.settings import settings_of as parse_settings
 Column = Sequence[bytes | None]
 KEY = NoiseKey(bytes(range(32)))
 #: A producer's largest request, uncompressed: where a record batch ends.
-BATCH_BYTES = 1_000_000
+REQUEST_BYTES = 1_000_000
 _KINDS = [f"kind{i}" for i in range(50)]
 #: Takes every way through a reader of events.
 _ORDINARY = Shape(
@@ -184,7 +183,7 @@ def fetched(keys: Column, values: Column, codec: str = "none") -> bytes:
         )
         size = 0
         first = at
-        while at < len(values) and (at == first or size < BATCH_BYTES):
+        while at < len(values) and (at == first or size < REQUEST_BYTES):
             builder.append(at - first, NOW_MS, keys[at], values[at], [])
             size += len(values[at] or b"") + len(keys[at] or b"") + 8
             at += 1
@@ -217,18 +216,15 @@ def _feed(shard: Shard, raw: bytes) -> None:
 class Stages:
     """The stages of one variant of settings and one format; each call begins with fresh ones."""
 
-    def __init__(
-        self, variant: str, form: str = "json", most: int = WHOLE_BYTES
-    ) -> None:
-        """`form` is the encoding of records, `most` the approximate bytes of a batch."""
+    def __init__(self, variant: str, form: str = "json") -> None:
+        """`form` is the encoding of records."""
         self.variant = variant
         self.form = form
-        self.most = most
         self._settings = settings_of(variant)
 
     def warm(self) -> None:
         """Run every stage once: a first run loads kernels, or compiles them, and makes tables."""
-        self.run(_ORDINARY)
+        self.run(_ORDINARY, memory=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -238,23 +234,31 @@ class Stages:
         return (*first, "contribute", "release", *offline)
 
     def run(
-        self, shape: Shape, *, memory: bool = True, only: str | None = None
+        self,
+        shape: Shape,
+        most: int = BATCH_BYTES,
+        *,
+        memory: bool = True,
+        only: str | None = None,
     ) -> dict[str, Cost]:
         """Return what a batch costs each stage, or `only` one; those before it run as well.
 
+        `most`: the approximate bytes of the batch.
         `memory`: trace memory, which takes time; else `peak` is 0.
         """
         # As in a worker, collections of garbage pass over what was there before: it would take them
         # longer than most batches take.
         gc.freeze()
         try:
-            return self._run(shape, memory, only)
+            return self._run(*shape.records(most), shape.codec, memory, only)
         finally:
-            gc.collect()
+            # Only what is young: a replay has unfrozen the rest.
+            gc.collect(1)
             gc.unfreeze()
 
-    def _run(self, shape: Shape, memory: bool, only: str | None) -> dict[str, Cost]:
-        keys, values = shape.records(self.most)
+    def _run(
+        self, keys: Column, values: Column, codec: str, memory: bool, only: str | None
+    ) -> dict[str, Cost]:
         if self.form != "json":
             values = encode_all(self.form, values)
         if only in ("check", "replay"):
@@ -266,9 +270,7 @@ class Stages:
             assert factory._by_user is not None
             rekey = factory.rekey_shard(next(iter(factory._by_user.sources)))
             self._give_format(rekey, factory)
-            found["rekey"], committed = self._stage(
-                rekey, keys, values, shape.codec, memory
-            )
+            found["rekey"], committed = self._stage(rekey, keys, values, codec, memory)
             values = [value for value, _ in committed.forwarded]
             keys = [key for _, key in committed.forwarded]
             if not values or only == "rekey":
@@ -276,7 +278,7 @@ class Stages:
         contribute = factory.contribute_shard(next(iter(factory.sources)))
         self._give_format(contribute, factory)
         found["contribute"], committed = self._stage(
-            contribute, keys, values, shape.codec, memory
+            contribute, keys, values, codec, memory
         )
         topic = self._settings.contributions_topic
         sent = [

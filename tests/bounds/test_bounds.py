@@ -139,7 +139,7 @@ def test_a_short_search_finds_a_loop_over_all_pairs_of_labels(
     def slow(self: Projection, record: object) -> Event | str:
         found = right(self, record)
         for seen in [] if isinstance(found, str) else filter(None, found.views):
-            end = time.thread_time() + 0.8  # enough to be above the bound
+            end = time.thread_time() + 0.7  # enough to be above the bound
             for one in seen.labels:
                 if time.thread_time() > end:
                     break

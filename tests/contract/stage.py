@@ -153,6 +153,32 @@ def _tag(name: str, label: str) -> Tags:
     return KEY.tags(name, [label.encode()])
 
 
+@cache
+def _contributions(
+    histograms: Sequence[tuple[str, Sequence[tuple[str, int]]]],
+    keys: Sequence[str],
+    parts: int,
+    steps: int | None,
+    unique_users: bool,
+) -> Sequence[tuple[Contributions, Codes]]:
+    """Return a tick's messages, made once: variants, seeds and neighbours share most ticks."""
+    tick = {name: dict(items) for name, items in histograms}
+    found = (users_columns if unique_users else columns)(tick, keys, parts)
+    if steps is not None:
+        found += columns(tick, keys, parts, steps)
+    return tuple(found)
+
+
+@cache
+def _key_tags(keys: Sequence[str]) -> Tags:
+    return np.concatenate([KEY.tags(name, [KEY_LABEL]) for name in keys])
+
+
+@cache
+def _domain_tags(name: str, domain: Sequence[bytes]) -> Tags:
+    return KEY.tags(name, domain)
+
+
 class Run:
     """One epoch of a mechanism with all stream keys; `seed` is of its id, so of all noise."""
 
@@ -160,24 +186,23 @@ class Run:
         self, mechanism: Mechanism, seed: int = 0, keys: Sequence[str] = KEYS
     ) -> None:
         self.mechanism = mechanism
-        self.keys = keys
+        self.keys = tuple(keys)
         self._stream = KEY.stream(seed.to_bytes(16, "big"))
         self.noise = mechanism.noise(self._stream)
         self.state: State = mechanism.init()
         self.stored: dict[str, bytes] = {}
-        domain = mechanism.domain()
+        self.state.key_tags = _key_tags(self.keys)
+        domain = tuple(mechanism.domain())
         for index, name in enumerate(keys):
-            self.state.key_tags = np.concatenate(
-                (self.state.key_tags, KEY.tags(name, [KEY_LABEL]))
-            )
-            mechanism.prepare_key(self.state, index, KEY.tags(name, domain), domain)
+            tags = _domain_tags(name, domain)
+            mechanism.prepare_key(self.state, index, tags, domain)
 
     def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
-        of_tick = users_columns if self.mechanism.config.unique_users else columns
-        contributions = of_tick(tick, self.keys, parts) if tick else []
-        of = self.mechanism.config.sum
-        if tick and of is not None:
-            contributions += columns(tick, self.keys, parts, of.steps)
+        config = self.mechanism.config
+        steps = None if config.sum is None else config.sum.steps
+        histograms = tuple((name, tuple(items.items())) for name, items in tick.items())
+        of_tick = histograms, self.keys, parts, steps, config.unique_users
+        contributions = _contributions(*of_tick) if tick else ()
         ledger = self.state.ledger
         self.state, shown = self.mechanism.step(
             self.state, t, contributions, self.noise

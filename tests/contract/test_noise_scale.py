@@ -54,6 +54,7 @@ Z = 4.5
 # Estimates from fewer values than these could not tell half the variance from all of it.
 LEAST = 400
 LEAST_PICKS = 1500
+PICKS = ("known_gumbel", "limit_dom")
 # Half the variance is 1 / 2 off, and Z standard errors are less.
 PRECISE = 0.11
 
@@ -87,7 +88,8 @@ def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
     elif variant.mechanism == "pay_what_you_get":
         yield 400, [apart] + [{}] * (TICKS - 1)
     elif variant.mechanism in PER_TICK:
-        yield 500 if "size" in variant.options else 200, [apart] * 8
+        # Every tick has estimates of its own.
+        yield 200 if variant.mechanism in PICKS else 64, [apart] * 8
     else:
         yield 500 if variant.label == "pmg_laplace" else 200, [apart] * TICKS
 
@@ -119,6 +121,7 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
     """Return all estimates, with `factor` times the variance planted."""
     mechanism = built(variant)
     probe = Probe(factor=factor, keep_values=False)
+    per_tick = variant.mechanism in PER_TICK
     squares: list[float] = []
     further: dict[str, list[float]] = {"sums": [], "totals": []}
     with probe.watching():
@@ -129,11 +132,12 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
             for t, histogram in enumerate(stream, 1):
                 tick: Tick = dict.fromkeys(keys, histogram)
                 shown = run.step(t, tick)
-                sums = Counter() if variant.mechanism in PER_TICK else sums
+                sums = Counter() if per_tick else sums
                 sums += Counter(histogram)
+                ready = per_tick or t == len(stream)
                 if isinstance(mechanism, OrderStatistics):
                     squares += of_sums(run, t, mechanism, sums)
-                elif isinstance(shown, WindowReleases) and t == len(stream):
+                elif isinstance(shown, WindowReleases) and ready:
                     for begin, release in zip(
                         shown.begins, shown.releases, strict=True
                     ):
@@ -141,7 +145,7 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
                         squares += of_counts(run, release, own)
                         for name, values in of_parts(run, release, own):
                             further[name] += values
-                elif isinstance(shown, Release | Items) and t == len(stream) > 1:
+                elif isinstance(shown, Release | Items) and ready and len(stream) > 1:
                     squares += of_counts(run, shown, sums)
                     for name, values in of_parts(run, shown, sums):
                         further[name] += values

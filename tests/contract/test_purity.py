@@ -8,6 +8,8 @@ import sys
 import time
 import uuid
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +24,7 @@ from workers.mechanisms.mechanism import Answers, Release, WindowReleases
 pytestmark = pytest.mark.slow
 
 
+@cache
 def stream_of(seed: int) -> list[Tick]:
     """Return large and small counts, ties, empty ticks and late labels."""
     return random_stream(seed, [1, 3, 3, 40, 300, 3000])
@@ -43,16 +46,39 @@ def exactly(shown: Shown) -> bytes:
 
 def stepped(run: Run, t: int, tick: Tick) -> list[bytes]:
     """Return the release of a tick, and all stored blocks after it."""
-    return [exactly(run.step(t, tick)), repr(sorted(run.store().items())).encode()]
+    return [exactly(run.step(t, tick)), stored(run)]
 
 
-def whole(variant: Variant, seed: int) -> list[bytes]:
-    run = Run(built(variant), seed)
-    return [
-        part
-        for t, tick in enumerate(stream_of(seed), 1)
-        for part in stepped(run, t, tick)
-    ]
+def stored(run: Run) -> bytes:
+    return repr(sorted(run.store().items())).encode()
+
+
+@dataclass
+class Whole:
+    """A run over a whole stream.
+
+    Attributes:
+        parts: of every tick its release, as it was then, and all stored blocks.
+        shown: the same releases.
+        named: the same, independent of row numbers.
+    """
+
+    parts: list[bytes] = field(default_factory=list)
+    shown: list[Shown] = field(default_factory=list)
+    named: list[object] = field(default_factory=list)
+
+
+@cache
+def whole(variant: Variant) -> Whole:
+    """Run a variant over the first stream, once for all tests."""
+    run = Run(built(variant), 1)
+    found = Whole()
+    for t, tick in enumerate(stream_of(1), 1):
+        shown = run.step(t, tick)
+        found.parts += [exactly(shown), stored(run)]
+        found.shown.append(shown)
+        found.named.append(run.named(shown))
+    return found
 
 
 def digest() -> str:
@@ -62,7 +88,7 @@ def digest() -> str:
         everything.update(
             repr((str(variant), sorted(built(variant).public().items()))).encode()
         )
-        for part in whole(variant, 3):
+        for part in whole(variant).parts:
             everything.update(part)
     return everything.hexdigest()
 
@@ -80,7 +106,7 @@ def test_equal_inputs_give_equal_releases_and_blocks_without_clock_chance_or_env
     variant: Variant,
 ) -> None:
     """Anything else may differ when a tick is repeated: other noise under the same data."""
-    expected = whole(variant, 1)
+    expected = whole(variant).parts
     places: dict[Any, str] = {
         time: "time time_ns monotonic monotonic_ns perf_counter",
         os: "urandom getenv",
@@ -98,7 +124,6 @@ def test_equal_inputs_give_equal_releases_and_blocks_without_clock_chance_or_env
         for t, tick in enumerate(stream, 1):
             found += stepped(run, t, tick)
     assert found == expected
-    assert whole(variant, 2)[::2] != expected[::2]
 
 
 def test_the_check_of_clock_and_chance_sees_them() -> None:
@@ -121,16 +146,17 @@ def test_the_check_of_clock_and_chance_sees_them() -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_runs_side_by_side_do_not_disturb_each_other(variant: Variant) -> None:
     """Shared state would make one partition's release depend on another's data."""
-    alone = whole(variant, 1)
     mine = Run(built(variant), 1)
     others = Run(built(variant), 9)
     found = list[bytes]()
+    beside = list[bytes]()
     for t, (tick, foreign) in enumerate(
         zip(stream_of(1), stream_of(9), strict=True), 1
     ):
-        others.step(t, foreign)
+        beside.append(exactly(others.step(t, foreign)))
         found += stepped(mine, t, tick)
-    assert found == alone
+    assert found == whole(variant).parts
+    assert beside != found[::2]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
@@ -138,12 +164,8 @@ def test_a_release_stays_what_it_was_and_inputs_are_left_alone(
     variant: Variant,
 ) -> None:
     """Releases are written after the next tick began; several histograms read contributions."""
-    run = Run(built(variant), 1)
-    kept = []
-    for t, tick in enumerate(stream_of(1), 1):
-        shown = run.step(t, tick)
-        kept.append((shown, exactly(shown)))
-    assert all(exactly(shown) == then for shown, then in kept)
+    of_variant = whole(variant)
+    assert list(map(exactly, of_variant.shown)) == of_variant.parts[::2]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
@@ -151,11 +173,8 @@ def test_how_contributions_are_cut_into_messages_does_not_show(
     variant: Variant,
 ) -> None:
     """The source partition of an item is data, and known to its sender."""
-    stream = stream_of(1)
-    one, three = (
-        Run(built(variant), 1).transcript(stream, parts=parts) for parts in (1, 3)
-    )
-    assert one == three
+    in_three = Run(built(variant), 1).transcript(stream_of(1), parts=3)
+    assert in_three == whole(variant).named
 
 
 def test_another_process_releases_and_stores_the_same_bytes() -> None:

@@ -3,6 +3,8 @@
 import random
 import struct
 from collections.abc import Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
 from unittest.mock import patch
 
 import pytest
@@ -18,13 +20,18 @@ pytestmark = pytest.mark.slow
 AFTER = 9
 
 
+@cache
+def uninterrupted(variant: Variant, seed: int) -> list[object]:
+    return Run(built(variant), seed).transcript(stream_of(seed))
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_state_that_went_through_its_blocks_gives_the_same_releases(
     variant: Variant,
 ) -> None:
     """After every tick, some, and the first: blocks hold all that later releases need."""
     stream = stream_of(4)
-    expected = Run(built(variant), 4).transcript(stream)
+    expected = uninterrupted(variant, 4)
     for restarts in (
         range(1, TICKS),
         [1],
@@ -49,7 +56,7 @@ def test_noise_that_is_not_the_same_after_a_restart_is_seen(variant: Variant) ->
         stream = stream_of(seed)
         with patch.object(Run, "load", forgetful):
             found = Run(built(variant), seed).transcript(stream, restarts=[1])
-        return found != Run(built(variant), seed).transcript(stream)
+        return found != uninterrupted(variant, seed)
 
     # A label that wins by far may do so with either noise.
     assert any(seen(seed) for seed in range(4, 8))
@@ -59,9 +66,9 @@ def test_noise_that_is_not_the_same_after_a_restart_is_seen(variant: Variant) ->
 def test_a_restored_state_has_nothing_to_write(variant: Variant) -> None:
     """Rewriting a block at every start would grow the changelog and hide a necessary write."""
     run = Run(built(variant), 4)
-    run.transcript(stream_of(4)[:AFTER])
-    run.restart()
-    before = dict(run.stored)
+    before = stored(variant)
+    run.load(before)
+    run.stored = dict(before)
     assert run.store() == before
     assert list(run.state.changed()) == []
 
@@ -70,7 +77,6 @@ def test_a_restored_state_has_nothing_to_write(variant: Variant) -> None:
 def test_a_block_lost_or_old_would_be_seen_by_the_test_above(variant: Variant) -> None:
     """Negative control: blocks of an earlier tick give other releases, or are refused."""
     stream = stream_of(4)
-    expected = Run(built(variant), 4).transcript(stream)
     run = Run(built(variant), 4)
     run.transcript(stream[:2])
     old = dict(run.store())
@@ -84,10 +90,10 @@ def test_a_block_lost_or_old_would_be_seen_by_the_test_above(variant: Variant) -
     except StateRefused:
         return
     carries_nothing = variant.mechanism in PER_TICK
-    assert (found == expected[AFTER:]) is carries_nothing
+    assert (found == uninterrupted(variant, 4)[AFTER:]) is carries_nothing
 
 
-def refused(variant: Variant, blocks: dict[str, bytes]) -> bool:
+def refused(variant: Variant, blocks: Mapping[str, bytes]) -> bool:
     """Return whether these blocks are refused by the next tick; other errors do not count."""
     run = Run(built(variant), 4)
     try:
@@ -100,10 +106,11 @@ def refused(variant: Variant, blocks: dict[str, bytes]) -> bool:
     return False
 
 
-def stored(variant: Variant) -> dict[str, bytes]:
+@cache
+def stored(variant: Variant) -> Mapping[str, bytes]:
     run = Run(built(variant), 4)
     run.transcript(stream_of(4)[:AFTER])
-    return dict(run.store())
+    return MappingProxyType(run.store())
 
 
 def damaged(block: bytes) -> Iterator[tuple[str, bytes]]:

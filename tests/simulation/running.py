@@ -61,7 +61,7 @@ def run(seed: int) -> Outcome:
     """Run one schedule; only while `simulating`."""
     outcome = World(seed, SITES).run()
     if seed % _COLLECT == 0:
-        gc.collect()  # a schedule is full of cycles
+        gc.collect(1)  # a schedule is full of young cycles
     return outcome
 
 
