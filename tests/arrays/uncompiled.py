@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from functools import cache
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from workers.arrays import words
@@ -30,6 +30,11 @@ def source_of(kernel: Any) -> str:
     return inspect.getsource(kernel.py_func).split("\n", 1)[1]
 
 
+@cache
+def code_of(source: str) -> CodeType:
+    return compile(source, "<string>", "exec")
+
+
 def plain_python(
     modules: Sequence[ModuleType], old: str = "", new: str = ""
 ) -> Mapping[ModuleType, dict[str, Any]]:
@@ -50,7 +55,7 @@ def plain_python(
         for kernel in own:
             source = source_of(kernel)
             changed += bool(old) and source.count(old)
-            exec(source.replace(old, new) if old else source, namespace)  # noqa: S102  # our own source, a line of it changed
+            exec(code_of(source.replace(old, new) if old else source), namespace)  # noqa: S102  # our own source, a line of it changed
         left = [each for each in namespace.values() if hasattr(each, "py_func")]
         assert not [each for each in left if each.__module__ not in IN_WORDS]
         made[module] = namespace

@@ -379,12 +379,24 @@ def told(case: Case, reading: Reading) -> dict[int, Found | str]:
 
 def read_twice(
     case: Case, records: Records, fmt: Format | None = None
-) -> tuple[Reading, Reading, dict[int, Found | str]]:
-    """Return what is read with the scanner, without it, and what both say; else raise Differs."""
-    [fast] = case.reader.read(records, fmt)
+) -> tuple[Reading, dict[int, Found | str]]:
+    """Return what is read without the scanner, and what it says; Differs if the scanner disagrees."""
     [slow] = read_general(case.reader, records, fmt)
-    with_it = told(case, fast)
     without = told(case, slow)
+    scanned(case, records, slow, without, fmt)
+    return slow, without
+
+
+def scanned(
+    case: Case,
+    records: Records,
+    slow: Reading,
+    without: dict[int, Found | str],
+    fmt: Format | None = None,
+) -> Reading:
+    """Return what is read with the scanner; raise Differs unless it is what is read without."""
+    [fast] = case.reader.read(records, fmt)
+    with_it = told(case, fast)
     for record in range(len(records)):
         if with_it.get(record) != without.get(record):
             raise Differs(
@@ -395,40 +407,44 @@ def read_twice(
         raise Differs(
             f"{case.shown}: {fast.rejects}, without the scanner {slow.rejects}"
         )
-    return fast, slow, without
-
-
-@lru_cache(1 << 14)
-def _right(case: Case, value: bytes, key: bytes | None) -> object:
-    """Return what the reference says; the same records are read with each planted defect."""
-    return expected(value, key, case.events, case.histograms, case.user)
+    return fast
 
 
 def compare_with_reference(
     case: Case, value: bytes, key: bytes | None, said: object
 ) -> None:
-    right = _right(case, value, key)
+    right = expected(value, key, case.events, case.histograms, case.user)
     if said != right:
         raise Differs(
             f"{case.shown}\n{value!r}, key {key!r}: {said}\nreference: {right}"
         )
 
 
+@lru_cache(1 << 9)
+def _general(
+    case: Case, values: Sequence[bytes], keys: Sequence[bytes | None], hostile: bool
+) -> tuple[Reading, dict[int, Found | str]]:
+    """Return what the general reader says, as the reference does: the same with each planted defect."""
+    [slow] = read_general(case.reader, Records.of(values, keys, range(len(values))))
+    said = told(case, slow)
+    for place, (value, key) in enumerate(zip(values, keys, strict=True)):
+        if not hostile or is_alike(value):
+            compare_with_reference(case, value, key, said.get(place, "skipped"))
+    return slow, said
+
+
 def difference(
     case: Case, values: Sequence[bytes], *, hostile: bool = False
 ) -> Outcome:
     """Compare scanner, general reader and reference; `hostile` bytes as far as Python reads them."""
-    keys = [
+    keys = tuple(
         {0: None, 1: b"\xff"}.get(place % 40, b"k%d" % (place % 7))
         for place in range(len(values))
-    ]
+    )
     try:
-        fast, slow, said = read_twice(
-            case, Records.of(values, keys, range(len(values)))
-        )
-        for place, (value, key) in enumerate(zip(values, keys, strict=True)):
-            if not hostile or is_alike(value):
-                compare_with_reference(case, value, key, said.get(place, "skipped"))
+        slow, said = _general(case, tuple(values), keys, hostile)
+        records = Records.of(values, keys, range(len(values)))
+        fast = scanned(case, records, slow, said)
     except Differs as error:
         return Outcome(str(error))
     return Outcome(None, len(slow), len(values) - fast.declined)

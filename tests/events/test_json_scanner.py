@@ -131,29 +131,29 @@ def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
 
 
 def first_difference(
-    records: int, logs: Callable[..., Any] | None = None, every: int = 1
+    records: int, logs: Callable[..., Any], every: int = 1
 ) -> str | None:
-    """Compare `scan_all` (None: compiled), reader, `json.loads`; `every` 5 reads a fifth."""
+    """Compare `logs` instead of `scan_all`, reader, `json.loads`; `every` 5 reads a fifth."""
     hostile = ((name, values[::every]) for name, values in corpus())
     return compare(chain(hostile, random_batches(records, 3)), logs).differs
 
 
-def test_hostile_and_mutated_records_are_logged_as_they_are() -> None:
+def test_hostile_records_are_logged_as_they_are() -> None:
+    assert compare(corpus()).differs is None
+
+
+def test_mutated_records_are_logged_as_they_are_and_not_declined() -> None:
     """The long run is `python -m tests.events.json_log_corpus --records 5000000`."""
-    assert first_difference(50_000) is None
-
-
-def test_the_scanner_does_not_decline_what_a_log_can_say() -> None:
-    """A scanner that declines everything would never be wrong."""
-    outcome = run(20_000, 4)
+    outcome = run(30_000, 4)
     assert outcome.differs is None
-    assert outcome.readable > 4_000
+    # A scanner that declines everything would never be wrong.
+    assert outcome.readable > 6_000
     assert outcome.scanned > 0.65 * outcome.readable
 
 
 def test_the_scanner_as_plain_python_logs_the_same() -> None:
     """Correctness must not depend on how numba compiles the source."""
-    assert first_difference(4_000, plain_logs(), every=5) is None
+    assert first_difference(2_000, plain_logs(), every=5) is None
 
 
 # Defects to plant in the scanner: current source and its replacement.

@@ -55,7 +55,7 @@ def compared(
     values = [value for value, _ in given]
     keys = [key for _, key in given]
     records = Records.of(values, keys, [shapes.NOW_MS] * len(values))
-    _, slow, said = read_twice(case, records, fmt)
+    slow, said = read_twice(case, records, fmt)
     if fmt is None:
         for row, (value, key) in enumerate(given):
             if is_alike(value):

@@ -190,16 +190,16 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-def topic(shape: Shape, people: int = PEOPLE, events: int = EVENTS) -> list[Keyed]:
+def topic(shape: Shape, people: int = PEOPLE) -> list[Keyed]:
     rng = random.Random(shape.__name__)
     begin = NOW_MS - 6 * 3_600_000
 
     def person(i: int) -> int:
         return i if i < people else rng.randrange(people)
 
-    order = [person(i) for i in range(events)]
+    order = [person(i) for i in range(EVENTS)]
     rng.shuffle(order)
-    gap = 6 * 3_600_000 // events
+    gap = 6 * 3_600_000 // EVENTS
     return [(None, shape(rng, one, begin + gap * i)) for i, one in enumerate(order)]
 
 

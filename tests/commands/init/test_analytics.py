@@ -3,24 +3,27 @@
 import random
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tests.commands.init.analytics import EVENTS, PEOPLE, SHAPES, topic
+from tests.commands.init.analytics import PEOPLE, SHAPES, topic
 from tests.commands.init.topics import (
     NOW_MS,
     Keyed,
     comments,
     draft_of,
+    guesses_of,
     sample_of,
+    text_of,
     written,
 )
 from workers.commands.init.dialogue import _show_fields
 from workers.commands.init.draft import Draft, SampleGuesses
-from workers.commands.init.formats import CannotGuess, decode_sample
+from workers.commands.init.formats import CannotGuess
 
 Value = Callable[[random.Random, int], object]
 
@@ -81,16 +84,19 @@ def offered(draft: Draft) -> set[str]:
     return items | keys | ({draft.key.setting} if draft.key is not None else set())
 
 
+@cache
+def guesses(name: str, people: int) -> SampleGuesses:
+    return guesses_of(sample_of(topic(SHAPES[name], people)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize(("people", "events"), [(PEOPLE, EVENTS), (150, 2 * EVENTS)])
-def test_only_fields_that_identify_nobody_are_offered(
-    name: str, people: int, events: int
-) -> None:
+@pytest.mark.parametrize("people", [PEOPLE, 150])
+def test_only_fields_that_identify_nobody_are_offered(name: str, people: int) -> None:
     """Also where nearly every user has one event, so that few repetitions tell."""
     useful, user = USEFUL[name]
-    sample = sample_of(topic(SHAPES[name], people, events))
-    text, draft = written(sample, {"protect_users": True, "name_keys": "declare"})
+    draft = guesses(name, people).draft(protect_users=True, name_keys="declare")
+    text = text_of(draft)
     found = offered(draft)
     assert {path for path in found if PERSONAL.search(path)} == set()
     assert found >= useful
@@ -187,11 +193,9 @@ def test_the_file_names_the_fields_that_are_never_offered_and_why() -> None:
 
 @pytest.mark.slow
 def test_the_terminal_shows_no_values_of_people(tmp_path: Path) -> None:
-    for name, shape in SHAPES.items():
-        sample = sample_of(topic(shape, 150, EVENTS))
-        decoded = decode_sample([record.value for record in sample.records])
+    for name in SHAPES:
         console = Console(record=True, width=160, file=(tmp_path / "out").open("w"))
-        _show_fields(console, SampleGuesses(sample, decoded, NOW_MS), {})
+        _show_fields(console, guesses(name, 150), {})
         shown = console.export_text()
         assert "not shown: identifies" in shown, name
         assert not VALUES.search(shown), name

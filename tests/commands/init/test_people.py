@@ -4,6 +4,7 @@ import random
 import re
 import tomllib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from tests.commands.init.topics import (
     NOW_MS,
     Keyed,
     comments,
+    guesses_of,
     loaded,
     sample_of,
+    text_of,
     written,
 )
 from tests.quietcount import Quietcount
+from workers.commands.init.draft import SampleGuesses
 from workers.commands.init.formats import CannotGuess
 from workers.settings.settings import load
 
@@ -97,6 +101,13 @@ TOPICS: dict[str, tuple[list[Keyed], str, bool, str]] = {
         "only if it names a person",
     ),
 }
+
+
+@cache
+def guesses(name: str) -> SampleGuesses:
+    return guesses_of(sample_of(TOPICS[name][0]))
+
+
 #: Fields that identify somebody, or one event.
 PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\bwho\b")
 
@@ -105,7 +116,8 @@ PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\
 @pytest.mark.parametrize("name", TOPICS)
 def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
     keyed, user, rekey, means = TOPICS[name]
-    text, draft = written(sample_of(keyed), {"protect_users": True})
+    draft = guesses(name).draft(protect_users=True)
+    text = text_of(draft)
     found = loaded(text)
     assert (found.events.user, found.privacy.unit, found.privacy.rekey) == (
         user,
@@ -124,8 +136,8 @@ def test_the_file_names_the_user_field_and_what_it_protects(name: str) -> None:
 def test_identifying_fields_are_never_labels_or_keys(
     name: str, keys: str, users: bool
 ) -> None:
-    answers = {"name_keys": keys, "protect_users": users}
-    text, draft = written(sample_of(TOPICS[name][0]), answers)
+    draft = guesses(name).draft(name_keys=keys, protect_users=users)
+    text = text_of(draft)
     offered = [str(items.field.path) for items in (draft.items, *draft.other_items)]
     offered += [] if draft.key is None else [draft.key.setting]
     offered += [named.setting for named in draft.other_keys]

@@ -149,15 +149,20 @@ def sample_of(
     )
 
 
+def guesses_of(sample: Sample, access: Access | None = None) -> SampleGuesses:
+    """Return the guesses; without answers that change a range they serve for many drafts."""
+    decoded = decode_sample([record.value for record in sample.records], access)
+    return SampleGuesses(sample, decoded, NOW_MS)
+
+
 def draft_of(
     sample: Sample, answers: Answers | None = None, access: Access | None = None
 ) -> Draft:
-    decoded = decode_sample([record.value for record in sample.records], access)
-    return SampleGuesses(sample, decoded, NOW_MS).draft(**answers or {})
+    return guesses_of(sample, access).draft(**answers or {})
 
 
-def written(sample: Sample, answers: Answers | None = None) -> tuple[str, Draft]:
-    draft = draft_of(sample, answers)
+def text_of(draft: Draft) -> str:
+    """Return the settings file of a draft."""
     names: Any = {
         "bootstrap": "localhost:9092",
         "topic": "events",
@@ -165,7 +170,12 @@ def written(sample: Sample, answers: Answers | None = None) -> tuple[str, Draft]
     }
     now = datetime(2026, 11, 22, tzinfo=UTC)
     choice = choose_tick(draft, NOW_MS)
-    return settings_text(draft, choice, **names, client={}, registry={}, now=now), draft
+    return settings_text(draft, choice, **names, client={}, registry={}, now=now)
+
+
+def written(sample: Sample, answers: Answers | None = None) -> tuple[str, Draft]:
+    draft = draft_of(sample, answers)
+    return text_of(draft), draft
 
 
 def loaded(text: str) -> Settings:

@@ -1,6 +1,7 @@
 """Answers about the past are ticks of the topic: each tick itself, or the last of a step."""
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,11 @@ def entries(
     return [entry(document, labels) for document in documents]
 
 
+@cache
+def lasts(since: int | None, until: int | None, step: int | None) -> list[object]:
+    return entries(stepped(LIFE, since, until, step))
+
+
 def entry(document: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
     items = dict(document["items"])
     same = ("id", "epoch", "tick", "start", "end", "sd", "threshold")
@@ -105,9 +111,7 @@ def entry(document: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
     return fields | {name: document[name] for name in ("windows",) if name in document}
 
 
-@pytest.mark.parametrize(
-    "step", [None, 10_000, 70_000, QUARTER_MS, HOUR, 4 * HOUR, HOUR - 1]
-)
+@pytest.mark.parametrize("step", [None, 10_000, QUARTER_MS, HOUR, 4 * HOUR, HOUR - 1])
 @pytest.mark.parametrize(
     "bounds",
     [
@@ -124,7 +128,7 @@ def test_an_answer_has_the_last_tick_of_each_step(
     kept: Kept, step: int | None, bounds: tuple[int | None, int | None]
 ) -> None:
     found = ask(kept[0], since=bounds[0], until=bounds[1], step=step, items=LABELS)
-    assert found["entries"] == entries(stepped(LIFE, *bounds, step))
+    assert found["entries"] == lasts(*bounds, step)
     assert found["items"] == list(LABELS)
     assert (found["complete"], found["more"]) == (True, False)
     assert (found["next"], found["reading"]) == (None, None)
@@ -233,7 +237,7 @@ def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
 ) -> None:
     database, writer = empty
     for part in (LIFE[:1_200], LIFE[1_200:]):
-        store(writer, part)
+        store(writer, part, batch=600)
         if settled:
             compact(database, 1, 1)
         thin(database, writer.ends, {"ticks": keep[0], "quarters": keep[1]})
@@ -252,7 +256,7 @@ def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
     assert finals == [LIFE[place]["items"] for place in (399, 999, 1129, -1)]
     if keep[1] > 20 * HOUR:
         found = ask(database, items=LABELS, step=HOUR)
-        assert found["entries"] == entries(stepped(LIFE, None, None, HOUR))
+        assert found["entries"] == lasts(None, None, HOUR)
     # The next writer continues: it knows the newest tick of each stream.
     newer = message(701, [("item 0", 1)], epoch=3, id="d" * 32, **at(1_761))
     assert store(Writer(database), [*LIFE[-3:], newer]) == 1
@@ -261,12 +265,12 @@ def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
 def test_a_stream_that_stands_still_keeps_its_newest_tick(empty: Kept) -> None:
     database, writer = empty
     store(writer, at_ticks(range(1, 11), "s1"))
-    store(writer, at_ticks(range(1, 5_000), "s2"))
+    store(writer, at_ticks(range(1, 500), "s2"))
     thin(database, writer.ends, {"ticks": 60_000, "quarters": 60_000})
     assert [one["tick"] for one in ask(database)["entries"]] == [10]
-    store(writer, at_ticks((11, 5_000), "s1"))
+    store(writer, at_ticks((11, 500), "s1"))
     thin(database, writer.ends, {"ticks": 60_000, "quarters": 3_600_000})
-    assert [one["tick"] for one in ask(database)["entries"]] == [11, 5_000]
+    assert [one["tick"] for one in ask(database)["entries"]] == [11, 500]
 
 
 NUMBERS = [("[0,10)", 5), ("<0", -3), (">=10", 0)]

@@ -36,7 +36,6 @@ def run(command: list[str]) -> None:
     arguments = [word if word != "10000000" else str(EVENTS) for word in command[1:]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", arguments)
-        # tests/replay/report/test_flights_report.py writes the whole year.
         patch.setattr(generator, "flights", lambda path: islice(flights(path), EVENTS))
         runpy.run_path(command[1], run_name="__main__")
 

@@ -383,7 +383,7 @@ def test_every_mechanism_is_measured_by_what_applies_to_it(
             "products": [labels[(i * i) % 7 % (1 + i % 5)], labels[i % 8]],
             "ts": T0 + 100 * i,
         }
-        for i in range(4_000)
+        for i in range(2_000)
     ]
     results = backtest(settings, tmp_path, some, top=3)
     found = {one.metric for one in results.series}
