@@ -75,11 +75,19 @@ def modules() -> Sequence[ModuleType]:
     return tuple(import_module(name) for name in names if not name.startswith(apart))
 
 
+@functools.cache
+def _cached() -> Sequence[tuple[ModuleType, str]]:
+    """Return where modules have caches, which tests may have replaced."""
+    return [
+        (module, name)
+        for module in modules()
+        for name, value in vars(module).items()
+        if isinstance(value, _CACHE)
+    ]
+
+
 def caches() -> Iterator[Any]:
-    for module in modules():
-        for value in vars(module).values():
-            if isinstance(value, _CACHE):
-                yield value
+    return (getattr(module, name) for module, name in _cached())
 
 
 def forget() -> None:

@@ -93,7 +93,7 @@ def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
     """Sent as the worker sends it, to a topic with the minimum limit the worker requires."""
     topic = f"{sender.store.changelog.topic}-narrow"
     kind, content = made
-    # Of answers there are 638, together 570 MB, that differ in nothing but their page.
+    # Of answers there are more, that differ in nothing but their page.
     content = nlargest(64, content, key=lambda one: one.nbytes)
     messages = [
         one._replace(topic=topic, partition=0, timestamp_ms=None) for one in content
