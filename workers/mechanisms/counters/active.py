@@ -79,16 +79,17 @@ _BLOCKS_MOST = 3
 class ActiveCurve(LineCurve):
     """The variance of the noise N(t) by tick t, at the worst, and on average.
 
-    The searches are those of `LineCurve`, which has the variance of a difference N(t) - N(b) by
-    s = t - W. Here nothing is subtracted, so W = 0 and s = t. The variance changes at most half as
-    fast with t as `LineCurve` allows for, so its bound on what the search misses (`slack`) holds.
+    `by_level` is s2 of nodes of levels 1..L and of ends. The searches are those of `LineCurve`,
+    which has the variance of a difference N(t) - N(b) by s = t - W. Here nothing is subtracted, so
+    W = 0 and s = t. `LineCurve` allows for two places that move with t; one changes the variance at
+    most half as fast, so that bound on what the search misses (`slack`) holds.
     """
 
     def __init__(self, by_level: tuple[float, ...]) -> None:
         super().__init__(by_level, window=0, hop=1)
 
     def _part(self, level: int, since: Longs) -> Floats:
-        """Return what a level (levels + 1: ends) adds to the variance of N(t) at ticks t = `since`.
+        """Return what a level (L + 1: ends) adds to the variance of N(t) at ticks t = `since` (n,).
 
         `LineCurve` calls it with t - W, and W is 0 here.
         """
@@ -205,6 +206,7 @@ class ActiveColumns:
         self._rows_before = 0
         place = t + counter.offset
         cursor.set_place(place, rows_before)
+        # To the end of the block of 2^L places.
         ticks_left = ((cursor.block + 1) << counter.levels) - place
         out = np.empty(rows, dtype=np.int64)
         redrawn: set[int] = set()
@@ -223,7 +225,8 @@ class ActiveColumns:
             number = decide(noise, fixed.point, fixed.error, rounded, self._undecided)
             redrawn.update((self._undecided[:number] + row).tolist())
         self._rows_before = rows
-        redrawn.update(row for row in cursor.inexact if row < rows)
+        # Undecided, or with a word too small for the cursor's numbers: drawn exactly.
+        redrawn.update(cursor.inexact)
         if redrawn:
             numbers = np.array(sorted(redrawn), dtype=np.int64)
             out[numbers] = counter.draw(self._stream, t, tags[numbers])
@@ -243,7 +246,8 @@ def rest_of(levels: int) -> int:
 def weights(levels: int) -> list[Fraction]:
     """Return the weights w of levels 1..L and of ends; a node of weight w has variance s2 / w.
 
-    A search for little noise found them: 1, but for the finest and the two highest levels.
+    A search for little noise found them: 1, but for the finest levels (the factors of `line`), the
+    two highest, and ends.
     """
     by_level = []
     for level in range(1, levels + 1):

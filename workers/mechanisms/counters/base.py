@@ -171,6 +171,7 @@ class Counter(Frozen):
         if not since:
             return self.sd(t)
         variance = float(self.difference_variance(t, since))
+        # What rounding adds at either tick.
         for tick in (t, since):
             own = _variance_at(self, tick)
             variance += normal.rounded_variance(own) - own
@@ -396,13 +397,14 @@ def fixed_point(
     floats: up to 5,000 roundings of a node, or of a sum it is in, by 6.4 2^-53 sd each.
     """
     # The most bits behind the point with which the largest number fits 32 bits, one of them the
-    # sign; where these are too few, 64 bits.
+    # sign; where these are too few, 64 bits, always `_WIDE_POINT` of them behind it.
     point = min(31 - math.ceil(math.log2(normal.LARGEST * largest + 1)), _MOST_POINT)
     dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
     if point < _LEAST_POINT:
         point = _WIDE_POINT
         dtype = np.dtype(np.int64)
     node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 2.0**-7), point)
+    # One unit more than the sum, which is computed in floats.
     return FixedPoint(point, math.ceil(parts * node) + divisions + 1, dtype)
 
 
@@ -496,12 +498,14 @@ def reals_of(
 ) -> Floats:
     """Return noise in `units` of 2^-point (n,) as real numbers.
 
-    That of `inexact` rows, which had a word too small for the units, is drawn again in floats.
+    That of `inexact` rows, which had a word too small for the units, is drawn again in floats: NaN
+    where `Counter.reals` cannot tell. Its bound on the error is left out: that of units is larger.
     """
     noise = np.ldexp(units.astype(np.float64), -counter.fixed.point)
+    # A call that failed may have left rows, and this one may be of fewer.
     rows = np.array([row for row in inexact if row < len(tags)], dtype=np.int64)
     if len(rows):
-        noise[rows], _ = counter.reals(stream, t, tags[rows])
+        noise[rows], _error = counter.reals(stream, t, tags[rows])
     return noise
 
 

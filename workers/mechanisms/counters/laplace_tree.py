@@ -31,13 +31,17 @@ from workers.runtime.frozen import Frozen, memoized
 
 
 class LaplaceTree(Frozen):
-    """The public parameters of a tree with discrete Laplace noise on its blocks, and that noise."""
+    """The public parameters of a tree with discrete Laplace noise on its blocks, and that noise.
+
+    `horizon` is T in ticks; the other arguments are symbols of the module.
+    """
 
     kind = "laplace tree"
 
     def __init__(
         self, horizon: int, epsilon: Fraction, sensitivity: int, radix: int = 2
     ) -> None:
+        """Compute the scale of the noise that `epsilon` pays for; ValueError if it is too large."""
         self.horizon = horizon
         self.radix = radix
         self._tree = Tree(horizon, radix)
@@ -69,6 +73,7 @@ class LaplaceTree(Frozen):
 
     def difference_sd(self, t: int, since: int) -> float:
         """Return the sd of the sum at t minus that at `since` < t (0: no noise)."""
+        # At tick 0 there is nothing: it has no blocks, and needs no check.
         for tick in (t, since or t):
             check_tick(self.kind, tick, self.horizon)
         # Blocks of both sums cancel.
@@ -130,4 +135,5 @@ class LaplaceColumns:
 def laplace_tree(
     horizon: int, epsilon: Fraction, sensitivity: int, radix: int = 2
 ) -> LaplaceTree:
+    """Return the tree of these settings, symbols as in the module; the same one if asked again."""
     return LaplaceTree(horizon, epsilon, sensitivity, radix)

@@ -166,6 +166,7 @@ class LiftedCurve(Frozen, Curve):
     def at(self, ticks: Longs) -> Floats:
         """Return the variance of N at ticks (n,), within a relative 1e-12."""
         places = ticks + self._offset
+        # Level 0 is the total, a single node: inside and edge are the same.
         total = (places / 2.0**self._levels) ** 2 * self._by_level[0][0]
         for level in range(1, self._levels + 1):
             total += self._part(level, places)
@@ -220,7 +221,7 @@ class LiftedCurve(Frozen, Curve):
             u = bits / 2.0**level
             # The part of a level inside: a + b = 1.
             part = (np.minimum(u, 1 - u) - 1 / 8) ** 2 + ((1 - u) ** 2 + u**2) / 64
-            inside, _ = self._by_level[level]
+            inside, _edge = self._by_level[level]
             variance = np.concatenate((variance, variance)) + part * inside
             if level > _KEPT_BITS:
                 # Entries 2 i and 2 i + 1 differ in the lowest of their highest 13 bits alone.
@@ -316,7 +317,7 @@ class LiftedCounter(Counter):
             of_nodes = list(unbounded_weights())
             cost_of_levels = _OF_UNBOUNDED
             # 2^-10 of all: see the module, Unbounded.
-            of_total = sum((w for w, _ in of_nodes), Fraction(0)) / 1024
+            of_total = sum((inside for inside, _edge in of_nodes), Fraction(0)) / 1024
         else:
             levels = (horizon - 1).bit_length()
             of_nodes, of_total = weights(levels)
@@ -366,6 +367,7 @@ class LiftedCounter(Counter):
         `fixed_point` chooses from it a type that the numbers fit. They are N at the ends of blocks,
         so at places up to 2^used.
         """
+        # The total's (level 0) coefficient is p / 2^h.
         bound = self._sds[0][0] * 2.0 ** (self._used - self._levels)
         for level in range(1, self._levels + 1):
             # The most that a level's absolute coefficients add up to: see the module, Cache.
@@ -466,6 +468,7 @@ class LiftedColumns(Columns):
         # Unset until this call succeeds: a failure leaves no wrong state.
         self._place = None
         out = np.empty(rows, dtype=np.int64)
+        # Rows of the last call go on from its place, the others start from nothing.
         self._advance(position, since, tags[:rows_before], 0, out)
         self._advance(position, None, tags[rows_before:], rows_before, out)
         self._place = position
@@ -502,17 +505,21 @@ class LiftedColumns(Columns):
                 lefts = self._lefts_rights[0, :rows]
                 noise = self._lefts_rights[1, :rows]
                 words = self._words(plan.cells, part, row)
+                # All of the plan but its cells, whose words these are.
                 descend(words, normal.table(), *plan[1:], state, lefts, noise)
             self._round(noise, out[row : row + rows], row)
             row += rows
 
     def _state(self, index: int, rows: int) -> normal.Numbers:
-        """Return the numbers kept of a chunk of rows, with room for `rows` of them."""
+        """Return the numbers kept of a chunk of rows, (numbers, rows), with room for `rows`.
+
+        `index` is the chunk's number: one that is known, or the next.
+        """
         if index == len(self._states):
             self._states.append(
                 np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
             )
-        self._states[index] = with_capacity(self._states[index], rows, 1)
+        self._states[index] = with_capacity(self._states[index], rows, axis=1)
         return self._states[index]
 
 
@@ -600,8 +607,8 @@ def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
 def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
     """Return the weights w (inside, edge) of levels 1..h, and the total's.
 
-    A node of weight w has the variance s2 / w. A search for the least error found the constants:
-    1 inside a level and `EDGE` at its edges, with factors for the finest and the coarsest levels.
+    A node of weight w has the variance s2 / w. A search for the least error found the constants, in
+    1/40: 1 inside a level and `EDGE` at its edges, with factors for the finest and coarsest levels.
     """
     pairs = []
     for level in range(1, levels + 1):

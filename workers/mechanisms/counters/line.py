@@ -153,13 +153,15 @@ class LineCurve(Frozen, Curve):
     """
 
     def __init__(self, by_level: Sequence[float], window: int, hop: int) -> None:
+        """Take s2 by level, 1..L and then steps, and the window's ticks and hop."""
         self._by_level = tuple(by_level)
         self._levels = len(by_level) - 1
         self._window = window
         self._hop = hop
-        # The most variance that `candidates` can miss: see the class. At `bits` bits of s, from 15
-        # on, `_grids` drops some that are less than 2^(bits - 14) ticks from one that it keeps, at
-        # which the levels above `bits` may have less: by less than 4 s2 / 2^level a tick.
+        # The most variance that `candidates` can miss: see the class. Of the values of the lowest
+        # `bits` bits of s, from 15 on, `_grids` drops some that are less than 2^(bits - 14) ticks
+        # from one that it keeps. That has as much variance in levels up to `bits`; in each higher
+        # one it may have less, by less than 4 s2 / 2^level a tick (steps count as level L).
         self.slack = math.fsum(
             4 * s2 * 2.0 ** (bits - _KEPT_BITS - min(level, self._levels))
             for bits in range(_KEPT_BITS + 1, self._levels)
@@ -317,6 +319,8 @@ class WindowCounter(Counter):
         weights: Sequence[Fraction],
         rho_item: float,
     ) -> None:
+        """Set the variances of nodes, s2 / w rounded up, and what follows from L."""
+        # Without a horizon: windows go on for ever.
         super().__init__(None, rho_item)
         self.window = window
         self.hop = hop
@@ -414,6 +418,7 @@ class LineCounter(WindowCounter):
     kind = "line"
 
     def __init__(self, shape: WindowShape, rho_item: float) -> None:
+        """Compute the variances of nodes with which all windows of the path cost `rho_item`."""
         window, hop, levels, shortest = shape
         check_rho_item(rho_item)
         check_window(window, hop)
@@ -431,6 +436,7 @@ class LineCounter(WindowCounter):
             raise ValueError(
                 f"shortest = {shortest}: must be from 1 to the window's {window} ticks"
             )
+        self.shortest = shortest
         # With this variance of a node of weight 1, all windows of the path cost `rho_item`.
         s2 = cost_of(levels, shortest) / (2 * Fraction(rho_item))
         of_levels = weights(levels, shortest)
@@ -476,6 +482,7 @@ class LineColumns:
     """
 
     def __init__(self, counters: tuple[LineCounter, ...], stream: NoiseStream) -> None:
+        """Begin without rows; `counters` has one for each window of one path."""
         self._counters = counters
         self._stream = stream
         self._end = Cursor(counters[0], stream, keeps_step=True)
@@ -523,6 +530,7 @@ class LineColumns:
                 undecided[i] += self._round(cursor, noise, row)
         self._rows_before = rows
         for i, counter in enumerate(self._counters):
+            # Of inexact rows a call that failed may have left some, and this one may be of fewer.
             exact = {*undecided[i], *(row for row in self._inexact(i) if row < rows)}
             # Units, which `reals` asks for, are left as they are: it draws inexact rows itself.
             if exact and self._rounds:
@@ -586,6 +594,10 @@ class Cursor:
         hop: int = 1,
         keeps_step: bool = False,
     ) -> None:
+        """Begin without rows; the place will move on by `hop` ticks or more.
+
+        `keeps_step`: a row also has the step of the block before its own.
+        """
         self._counter = counter
         self._stream = stream
         self._keeps_step = keeps_step
@@ -678,7 +690,7 @@ class Cursor:
         index = row // CHUNK_ROWS
         while index >= len(self._states):
             self._states.append(self._no_rows())
-        self._states[index] = with_capacity(self._states[index], rows, 1)
+        self._states[index] = with_capacity(self._states[index], rows, axis=1)
         return self._states[index]
 
     def _no_rows(self) -> Numbers:
@@ -689,7 +701,8 @@ class Cursor:
 
         That block begins where the one that rows leave ends: a step further on the path.
         """
-        # Behind r_1..r_L: the end of the block that rows leave, relative to its begin.
+        # Behind r_1..r_L: the end of the block that rows leave, relative to its begin. `descend`
+        # will write that of the next block in its place.
         step = state[self._levels]
         if self._keeps_step:
             state[-1] = step
@@ -699,6 +712,7 @@ class Cursor:
         """Draw the step of the block before, for new rows: those of a chunk from `first` on."""
         level = self._levels + 1
         k = self.block - 1
+        # Of one cell, half k mod 2 of which is this node.
         words = self._words(cells_of([(level, k >> 1)]), tags[first:], row + first)[0]
         steps = state[-1, first : len(tags)]
         steps[:] = 0
@@ -730,6 +744,7 @@ class Cursor:
         for begin in range(first, last, at_once):
             end = min(begin + at_once, last)
             words = self._words(plan.cells, tags[begin:end], row + begin)
+            # All of the plan but its cells, whose words these are.
             descend(
                 words,
                 normal.table(),
@@ -770,6 +785,7 @@ class PastBegin:
     def __init__(
         self, counter: WindowCounter, stream: NoiseStream, end: Cursor
     ) -> None:
+        """Begin without rows; `end` is the cursor at t."""
         self._end = end
         self._window = counter.window
         self._dtype = counter.fixed.dtype
@@ -808,6 +824,7 @@ class PastBegin:
         The first `rows_before` rows are at the place set before; others have no state.
         """
         slot = next_place % self._window
+        # Known: with noise kept at the place. The others, behind them, are the young cursor's.
         known_before = self._known
         self._known = 0
         if self._places[slot] == next_place:
@@ -838,13 +855,14 @@ class PastBegin:
         index = row // CHUNK_ROWS
         if index == len(self._past):
             self._past.append(np.empty((self._window, 0), dtype=self._dtype))
-        self._past[index] = with_capacity(self._past[index], rows, 1)
+        self._past[index] = with_capacity(self._past[index], rows, axis=1)
         past = self._past[index][self._slot, :rows]
         self.noise[:known] = past[:known]
         if known < rows:
             self._young.move_chunk(tags, row, known)
             self.noise[known:rows] = self._young.noise[known:rows]
         else:
+            # The young cursor is not asked for these rows again: its numbers of them can go.
             self._young.forget(row)
         past[:] = self._end.noise[:rows]
         self._rows_at[self._slot] = row + rows

@@ -111,6 +111,8 @@ class Ranks(Frozen):
         self.nodes = tuple(nodes)
         # The row of each node.
         self.numbers = MappingProxyType({node: row for row, node in enumerate(nodes)})
+        # With these a stream key's tag, two words, is xored to name a node's row: distinct first
+        # words with a bit that no cell of a counter has.
         cells = [
             (_VALUES | level << _LEVEL_SHIFT | k << _NODE_SHIFT, 0)
             for level, k in nodes
@@ -226,7 +228,7 @@ class Ranks(Frozen):
 
         That is the sum over all value nodes q of b_q(place) b_q(other) / w_q.
         """
-        _, of_total = self._weights[0]
+        of_total, _same = self._weights[0]
         total = places / 2.0**self.levels * (others / 2.0**self.levels)
         total = total / float(of_total)
         for level in range(1, self.levels + 1):
@@ -248,10 +250,10 @@ class Ranks(Frozen):
     def _amplification(self) -> float:
         """Return a bound on A: every node counts with the least weight of its level."""
         places = np.arange(1, self.buckets + 1)
-        _, of_total = self._weights[0]
+        of_total, _same = self._weights[0]
         sums = places / 2.0**self.levels / math.sqrt(of_total)
         for level in range(1, self.levels + 1):
-            _, factors = lifted.coefficients_at(places, level, self.levels)
+            _blocks, factors = lifted.coefficients_at(places, level, self.levels)
             least = float(min(self._weights[level]))
             sums = sums + sum(map(np.abs, factors)) / math.sqrt(least)
         return float(sums.max()) * (1 + 2.0**-40)
@@ -272,9 +274,9 @@ def weights(levels: int) -> tuple[tuple[Fraction, Fraction], ...]:
     They are those of `lifted`, but for the total and the edges of the two finest levels.
     """
     total = Fraction(TOTAL, 40)
-    pairs, _ = lifted.weights(levels)
+    pairs, _total = lifted.weights(levels)
     for i, edge in enumerate(FINEST_EDGE[:levels]):
-        inside, _ = pairs[i]
+        inside, _edge = pairs[i]
         pairs[i] = (inside, Fraction(edge, 40))
     return ((total, total), *pairs)
 
@@ -327,7 +329,7 @@ class Ranked(Counter):
         if not since:
             return self.sd(t)
         variance = float(self.difference_variance(t, since)) * self.ranks.of_bucket
-        # A bucket has two rounded ends, at each of two ticks.
+        # A bucket has two rounded ends, at each of two ticks; rounding adds `ROUNDING`, 1/12.
         return math.sqrt(variance + 4 * ROUNDING)
 
     def worst_variance(self) -> float:
@@ -380,6 +382,7 @@ class RankedLifted(Ranked, LiftedCounter):
     ) -> None:
         """Make the rows' counter so that a bucket costs at most `rho_item`."""
         self.ranks = ranks
+        # What one row may cost: a bucket changes several.
         rho_row = ranks.rho_of_row(rho_item)
         super().__init__(horizon, rho_row, end_share)
         # In place of the cost of a row, which the base class has set.
@@ -392,6 +395,7 @@ class RankedLine(Ranked, LineCounter):
     def __init__(self, ranks: Ranks, shape: WindowShape, rho_item: float) -> None:
         """Make the rows' counter so that a bucket costs at most `rho_item`."""
         self.ranks = ranks
+        # What one row may cost: a bucket changes several.
         rho_row = ranks.rho_of_row(rho_item)
         super().__init__(shape, rho_row)
         # In place of the cost of a row, which the base class has set.
@@ -430,6 +434,7 @@ class RankColumns:
     """
 
     def __init__(self, counters: tuple[Ranked, ...], stream: NoiseStream) -> None:
+        """Begin without rows; `counters` has one for each window, or one of epochs."""
         self._counters = counters
         self._stream = stream
         self._ranks = counters[0].ranks
@@ -456,6 +461,7 @@ class RankColumns:
     def windows(self, t: int, key_tags: Tags) -> tuple[Longs, ...]:
         """Return the noise of every bucket by window, (keys B,); `key_tags` (keys, 2) only grow."""
         rows = len(self._ranks.nodes)
+        # Stream keys are only added: as many as before are the same.
         known_keys = len(self._tags) // rows
         if len(key_tags) != known_keys:
             self._tags = self._ranks.tags(key_tags)

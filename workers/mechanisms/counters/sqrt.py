@@ -188,7 +188,7 @@ class SqrtColumns(Columns):
             )
         nodes, ticks, rows = self._parts[index]
         if ticks < t or rows < len(tags):
-            nodes = with_capacity(with_capacity(nodes, t), len(tags), 1)
+            nodes = with_capacity(with_capacity(nodes, t), len(tags), axis=1)
             row = index * _PART_ROWS
             # The first `rows` rows have nodes up to `ticks`, and lack later ones; others lack all.
             self._draw(nodes, ticks, t, tags[:rows], row)
@@ -245,7 +245,7 @@ def _squares_of_differences(horizon: int, apart: int) -> tuple[int, ...]:
     Times the variance of a node, and 2^-180, that is what the nodes of ticks 1..s add to the
     variance of N(s + apart) - N(s). The last s is `horizon` - `apart`.
     """
-    column, _ = _factors(horizon)
+    column, _squares = _factors(horizon)
     steps = zip(column[apart:], column, strict=False)
     return tuple(
         itertools.accumulate((later - earlier) ** 2 for later, earlier in steps)

@@ -71,6 +71,7 @@ class TreeCounter(Counter):
     def __init__(
         self, horizon: int | None, rho_item: float, radix: int | None = None
     ) -> None:
+        """Compute the variances of blocks with which all releases cost `rho_item`; None is r*."""
         super().__init__(horizon, rho_item)
         if radix is not None and radix < 2:
             raise ValueError(f"radix = {radix}: must be at least 2")
@@ -166,6 +167,7 @@ class TreeColumns(Columns):
             above: normal.Numbers | None = None
             for level, first, stop in blocks:
                 column = self._columns[level]
+                # None, which is no block, where the last tick did not name the level.
                 summed_first, summed_stop = summed.get(level, (None, 0))
                 # Rows before `middle` have a sum that lacks only the latest blocks. No row has one
                 # if the levels above had other blocks (`first` tells), or this level had more.

@@ -429,7 +429,7 @@ def assign_misses(
     replaces counters of items that this round is past, or whose bit it has cleared. `slot_of` of an
     item that nothing holds means nothing. The caller sets heights.
     """
-    _, ranks, slot_of, held_bits, slot_bits = counters
+    _heights, ranks, slot_of, held_bits, slot_bits = counters
     turn = 0
     for word in range(start >> 5, min((stop >> 5) + 1, len(items))):
         missed = np.int64(items[word]) & ~np.int64(held_bits[word])
@@ -604,6 +604,8 @@ def raise_floor(floor: int, heights: Integers, ends: Places, next_slot: Places) 
     (lists, 2) has the first and the last counter of each list, the first -1 if it is empty, and
     `next_slot` (k,) the one after each counter.
     """
+    # Lists before `number` stay empty until list 0 has counters: what is not put there belongs in
+    # later lists.
     number = 0
     while ends[0, 0] < 0:
         # Some list has counters.

@@ -150,6 +150,7 @@ def largest_parts(
 
 def _largest(counts: Longs, labels: Sequence[bytes], k: int) -> Rows:
     """Return the places of the k largest counts, in no order; ties go to the lower label."""
+    # No labels: no k-th largest count.
     if not k:
         return np.empty(0, dtype=np.int64)
     least = kth_largest(counts, k)
@@ -256,7 +257,8 @@ class CellNoise:
     def at(self, t: int, tags: Tags) -> Longs:
         """Return the noise of these tags in the highest cell that ends at t."""
         level = self._tree.top_level(t)
-        # Cells of a level are numbered from 0.
+        # Cells of a level are numbered from 0. `USE` sets their noise apart from a counter's, which
+        # has the same levels.
         number = t // self._tree.radix**level - 1
         return self._table.values(self._stream, (USE << 56 | level, number), tags)
 
@@ -383,7 +385,7 @@ class MisraGries(Budgeted):
         return min(len(self._domain), self.config.size * self.blocks().most_blocks)
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
-        """Yield the share of items that sketches leave out, and the blocks of the worst tick."""
+        """Yield the share of items that sketches leave out, and the blocks of the tick `worst`."""
         share = 1 / (self.config.size + 1)
         meaning = "of all items up to t, most that a count lacks before noise"
         yield Figure("undercount_share", share, meaning)
@@ -395,30 +397,34 @@ class MisraGries(Budgeted):
         A count is too low by what sketches leave out, and in each block by the threshold and the
         block's noise; too high by the noise of those blocks that show the item: any subset.
         """
-        config = self.config
+        size = self.config.size
         releases = self._ticks(data)
         used = self.blocks().used_blocks(releases)
-        lost = data.weight / (config.size + 1)
-        values = min(data.items, used * config.size) * releases
+        values = min(data.items, used * size) * releases
+        error = self._error(data.weight / (size + 1), used, values, beta)
         source = "Lebeda, Tetek: Section 7; Rogers: Theorem 7 in each block"
         if self._has_eta:
             source = "Lebeda, Tetek: Theorem 8 in each block"
-        # Of a block's noise: Z, and eta if there is one.
-        variance = (1 + self._has_eta) * float(self.sigma_squared)
-        low = lost + used * (self._threshold or 0)
-        low += normal_bound(used * variance, values, beta)
-        error = max(low, subset_bound(variance, used, values, beta))
         text = f"error of every count, over {releases:,} ticks"
         assumes = (
             f"at most {data.items:,} labels and {data.weight:,} counts in an epoch"
         )
         return (Bound("counts", text, assumes, beta, error, source),)
 
+    def _error(self, lost: float, used: int, values: float, beta: float) -> float:
+        """Bound the errors of `values` sums of `used` blocks, where sketches leave out `lost`."""
+        # Of a block's noise: Z, and eta if there is one.
+        variance = (1 + self._has_eta) * float(self.sigma_squared)
+        # Only "pure", which has bounds of its own, is without a threshold.
+        low = lost + used * (self._threshold or 0)
+        low += normal_bound(used * variance, values, beta)
+        return max(low, subset_bound(variance, used, values, beta))
+
     def sketch_bytes(self, label: int) -> SketchBytes:
         """Return the memory for labels of `label` bytes: counters, released counts and a domain."""
-        counter = _TAG + _COUNT + 8 + label  # and the end offset of the label
+        counter = _TAG + _COUNT + 8 + label  # 8: of the label's end offset
         shown = _DICT_ENTRY + _BYTES_OBJECT + label + _INT_OBJECT
-        on_disk = _TAG + _COUNT + 2 + label
+        on_disk = _TAG + _COUNT + 2 + label  # 2: of its length
         counters = self.counters_max
         released = self.blocks().most_blocks * self.config.size
         declared = len(self._domain)  # with release = "pure"
@@ -460,6 +466,7 @@ class MisraGries(Budgeted):
         tick = tick_rows(contributions)
         for key, rows in rows_by_key(tick.keys):
             tags = tick.tags.take(rows, axis=0)
+            # Labels are those of the whole tick: `rows` are their indices.
             self._feed(
                 state, key, levels, batch(tags, tick.labels, tick.counts[rows], rows)
             )
@@ -486,6 +493,7 @@ class MisraGries(Budgeted):
         if self._has_eta:
             feed(sketches, items)
             return
+        # That of "merge" and "pamg" is for ticks that are merged in.
         for sketch in sketches:
             sketch.add(items)
 
@@ -501,6 +509,7 @@ class MisraGries(Budgeted):
 
         `complete` is its sketch; None: it had no items.
         """
+        # Without a threshold is only "pure", which has a `_release` of its own.
         if complete is None or not len(complete.counts) or self._threshold is None:
             return
         noisy = complete.counts + noise.at(t, complete.tags)
@@ -532,6 +541,7 @@ class PrivacyAwareMisraGries(MisraGries):
         self._cost = split(config, discovers=True)
         least = levels * size / (2 * Fraction(self._cost.rho))
         self.sigma_squared = round_up_to_grid(least, "sigma_squared")
+        # Rounded down by `INWARD`, as the division may have rounded up.
         delta_of_cell = self.delta_discovery / levels * INWARD
         threshold = gshm_threshold(size, self.sigma_squared, delta_of_cell)
         law = SparseGaussianLaw(size, self.sigma_squared, threshold)
@@ -564,20 +574,9 @@ class LaplaceMisraGries(MisraGries):
     def _law(self) -> dict[str, object]:
         return self.algorithm.law.public()
 
-    def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Bound what sketches leave out of a count, plus thresholds and noise of its blocks."""
-        size = self.config.size
-        releases = self._ticks(data)
-        used = self.blocks().used_blocks(releases)
-        values = min(data.items, used * size) * releases
-        error = data.weight / (size + 1)
-        error += sketch_error(self.algorithm, used, values, beta)
-        text = f"error of every count, over {releases:,} ticks"
-        assumes = (
-            f"at most {data.items:,} labels and {data.weight:,} counts in an epoch"
-        )
-        source = "Lebeda, Tetek: Theorem 8 in each block"
-        return (Bound("counts", text, assumes, beta, error, source),)
+    def _error(self, lost: float, used: int, values: float, beta: float) -> float:
+        """Bound the errors of `values` sums of `used` blocks, where sketches leave out `lost`."""
+        return lost + sketch_error(self.algorithm, used, values, beta)
 
 
 class PureMisraGries(MisraGries):
@@ -613,9 +612,11 @@ class PureMisraGries(MisraGries):
         epsilon_of_cell = sensitivity / self.scale
         rho = float_up(levels * epsilon_of_cell**2 / 2)
         # Labels with a statistic that one event may change: counters of either neighbour's sketch.
+        # The sampler's distance from its law is charged for each.
         changed = levels * min(law.concerned, len(self._domain))
         numerical = sampler_delta(epsilon, changed, table.tv)
-        check_sampler_delta(config.delta, epsilon, numerical, 1.0)
+        # All of delta is for that.
+        check_sampler_delta(config.delta, epsilon, numerical, share=1.0)
         failures = (("numerical", config.delta),)
         self._cost = PrivacyCost(
             rho, epsilon, config.delta, failures=failures, pure=True
@@ -643,7 +644,8 @@ class PureMisraGries(MisraGries):
         used = self.blocks().used_blocks(releases)
         lost = data.weight / (size + 1)
         values = len(self._domain) * releases
-        # Of the size of all these, with two tails each; the quantile is the least x not reached.
+        # The largest noise, either way, that any of these has but for a chance of beta: 1 less than
+        # what each tail of each reaches with a chance of at most beta / values / 2.
         largest = laplace_quantile(self.scale, beta / values / 2) - 1
         text = f"error of every count, over {releases:,} ticks"
         assumes = f"at most {data.weight:,} counts of the domain in an epoch"

@@ -77,6 +77,7 @@ class PmgLaw(Frozen):
     def __init__(
         self, size: int, together: int, epsilon: Fraction, delta: float
     ) -> None:
+        """Find the scale and the threshold for (epsilon, delta), k = `size` and m = `together`."""
         self.scale = _scale(Fraction(together), epsilon)
         self.table: DiscreteLaplace = laplace.discrete_laplace(self.scale)
         # Counters that only one of two neighbouring sketches has: all may be at m, but for m = 1
@@ -117,6 +118,7 @@ class PureLaw(Frozen):
     delta = 0.0
 
     def __init__(self, size: int, together: int, epsilon: Fraction) -> None:
+        """Find the scale that epsilon pays for, with k = `size` and m = `together`."""
         units = together * (2 * size - 1)
         self.scale = _scale(Fraction(units), epsilon)
         self.table: DiscreteLaplace = laplace.discrete_laplace(self.scale)
@@ -143,6 +145,7 @@ class SparseGaussianLaw(Frozen):
     shared = False
 
     def __init__(self, changed: int, sigma_squared: Fraction, threshold: int) -> None:
+        """Compute what a release costs where at most l = `changed` counters differ, by one each."""
         self.changed = changed
         self.sigma_squared = sigma_squared
         self.threshold = threshold
@@ -174,6 +177,7 @@ class GshmLaw(SparseGaussianLaw):
     """
 
     def __init__(self, changed: int, epsilon: float, delta: float) -> None:
+        """Find noise and a threshold for (epsilon, delta), where l = `changed` counters differ."""
         # Begin with the noise that alone takes all of delta, where all l counters are in both
         # worlds. Where fewer are, hiding the others costs delta too, but the noise takes less: the
         # exact condition decides whether that fits.

@@ -39,6 +39,7 @@ class SortedTags:
     """
 
     def __init__(self, tags: Tags) -> None:
+        """Sort the indices of distinct tags (n, 2) by all 128 bits; the tags stay as they are."""
         n = len(tags)
         self.tags = tags
         # A row's number fits the lowest bits of a word, whose other bits are a tag's upper ones.
@@ -159,7 +160,7 @@ class SketchBatch:
 
     def within(self, domain: SortedTags) -> SketchBatch:
         """Return the items that a domain lists."""
-        _, is_known = domain.positions(self.tags.all())
+        _before, is_known = domain.positions(self.tags.all())
         return self if is_known.all() else self.part(np.flatnonzero(is_known))
 
 
@@ -227,6 +228,7 @@ class Sketch:
 
     def _merge(self, items: SketchBatch) -> None:
         """Add the batch's counts; if more than k are left, subtract the (k + 1)-th largest."""
+        # Of a counter whose item is in the batch (`known`), `before` is the item's place there.
         before, known = items.tags.positions(self.tags)
         # First the counters whose item is not in the batch, then the items of the batch.
         absent = np.flatnonzero(~known)
@@ -274,6 +276,7 @@ class Rounds:
     """
 
     def __init__(self, counts: Longs) -> None:
+        """Distribute `counts` (n,), above 0, of items ascending by tag to the rounds."""
         self.n = len(counts)
         # As bytes, which compare eight times as fast as words.
         most = np.minimum(

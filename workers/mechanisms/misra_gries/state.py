@@ -89,7 +89,7 @@ class SketchState(State):
         return closed
 
     def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
-        """Add a cell's released counts to the sum of its level."""
+        """Add a cell's released noisy counts, by label, to the sum of its level."""
         counts = dict(released)
         if counts:
             _add(self._shown.setdefault((key, level), {}), counts)
@@ -98,7 +98,7 @@ class SketchState(State):
     def shown(self) -> list[tuple[int, dict[bytes, int]]]:
         """Return the sums over all levels for keys that show something, ascending by key."""
         totals: dict[int, dict[bytes, int]] = {}
-        for (key, _), released in self._shown.items():
+        for (key, _level), released in self._shown.items():
             _add(totals.setdefault(key, {}), released)
         return sorted(totals.items())
 

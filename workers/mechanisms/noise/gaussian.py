@@ -79,8 +79,10 @@ class IntegerGaussian(InversionTable):
                 f"{LARGEST_SIGMA_SQUARED} (a larger rho, or fewer levels, needs less noise)"
             )
         self.sigma_squared = Fraction(sigma_squared)
+        # Thresholds of negative values, from which the others follow by symmetry.
         lower, mass_beyond = _lower_thresholds(self.sigma_squared)
-        super().__init__(inversion.mirrored(lower), -len(lower), tail=mass_beyond)
+        thresholds = inversion.mirrored(lower)
+        super().__init__(thresholds, lowest=-len(lower), tail=mass_beyond)
 
     def __repr__(self) -> str:
         return f"IntegerGaussian(sigma_squared={self.sigma_squared})"

@@ -49,6 +49,7 @@ class InversionTable(Frozen):
     def __init__(
         self, thresholds: Sequence[int], lowest: int, tail: float = 0.0
     ) -> None:
+        """Take C(lowest), C(lowest + 1), ..., ascending; `tail` is the law's mass beyond them."""
         self._lowest = lowest
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
         # The distance from the law, as the class bounds it: at most `bound` + 2 units of 2^-128 and

@@ -9,6 +9,8 @@ could subtract it (`docs/guarantee.md`).
     cell            two uint64 (hi, lo) for one noise value of the item, such as (level, node)
     word            AES-256(tag XOR cell): 128 bits
 
+What else is derived from the root key is keyed BLAKE2b too, with another `person` for each use.
+
 Guarantee: the words are indistinguishable from independent uniform ones as long as BLAKE2b is a
 pseudorandom function and AES-256 a pseudorandom permutation, up to the chance that tag XOR cell
 collides for two (item, cell) pairs: at most q^2 / 2^128 for q words in use under one mechanism id.
@@ -134,11 +136,12 @@ class _Scratch(threading.local):
     """One thread's cipher context and buffers: concurrent calls must not share them."""
 
     def __init__(self, aes_key: bytes) -> None:
+        # ECB: a word is AES of its own block alone.
         self.cipher: CipherContext = Cipher(
             algorithms.AES(aes_key), modes.ECB()
         ).encryptor()
         self.blocks: Words = np.empty((CHUNK_ROWS, 2), dtype=_WORD)
-        # update_into needs space for one block beyond its output.
+        # With space for one block beyond the words of a call, which update_into needs.
         self.words: Words = np.empty((CHUNK_ROWS + 1, 2), dtype=_WORD)
         # The same memory as bytes, for the cipher.
         self.blocks_bytes = self.blocks.data.cast("B")
@@ -179,6 +182,7 @@ class NoiseStream(Frozen):
             readonly_contiguous(tags), readonly_contiguous(cells), scratch.blocks[:rows]
         )
         size = rows * _AES_BLOCK
+        # update_into needs space for one block beyond its output.
         scratch.cipher.update_into(
             scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK]
         )

@@ -71,7 +71,7 @@ def table() -> Floats:
     rows = np.zeros((_ROWS, CENTER + 1))
     with localcontext(_context(_DIGITS)):
         for row in range(_ROWS):
-            _, center = part(row)
+            _width, center = part(row)
             # One step of Newton's method squares the error of a float: far below that of doubles.
             z, density = _newton(center, 1)
             # dz / dv.
@@ -101,7 +101,7 @@ def inverse(p: Fraction, digits: int) -> Decimal:
     steps = math.ceil(math.log2((digits + 30) / 14))
     with localcontext(_context(precision)):
         exact = Decimal(p.numerator) / p.denominator
-        z, _ = _newton(exact, steps)
+        z, _phi = _newton(exact, steps)
         small = Decimal(1).scaleb(-digits)
         # More than `_tail` is off by. Q falls, so Q^-1(p) lies between the two if Q is above p at
         # the lower one and below p at the upper.
@@ -124,11 +124,12 @@ def quantile_up(p: float) -> float:
 
 
 def rounded_variance(variance: float) -> float:
-    """Return the variance of floor(N + 1/2), N normal; within 1e-7 of it."""
+    """Return the variance of floor(N + 1/2), N normal of `variance` above 0; within 1e-7 of it."""
     if variance > 1:
         return variance + 1 / 12
     scale = math.sqrt(2 * variance)
-    # E n^2 = sum of (2 n - 1) P(|N| >= n - 1/2) over n >= 1.
+    # E n^2 = sum of (2 n - 1) P(|N| >= n - 1/2) over n >= 1. From n = 9 on, 8.5 sd and more, it is
+    # nothing.
     return sum((2 * n - 1) * math.erfc((n - 0.5) / scale) for n in range(1, 9))
 
 
@@ -198,7 +199,8 @@ def _density(z: Decimal) -> Decimal:
 
 @memoized(64)
 def _root_of_two_pi(digits: int) -> Decimal:
-    """Return sqrt(2 pi) by Machin's formula, in integers."""
+    """Return sqrt(2 pi) to `digits` digits and some more, by Machin's formula, in integers."""
+    # Ten digits more, for what the divisions below cut off.
     one = 10 ** (digits + 10)
 
     def arctan_of_inverse(n: int) -> int:
@@ -213,6 +215,7 @@ def _root_of_two_pi(digits: int) -> Decimal:
         return total
 
     pi = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
+    # Room for all digits of pi, and a root of a few more than asked for.
     context = _context(digits + 15)
     return _context(digits + 5).sqrt(Decimal(2 * pi).scaleb(-digits - 10, context))
 

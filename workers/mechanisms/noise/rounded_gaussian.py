@@ -34,8 +34,9 @@ class RoundedGaussian(InversionTable):
                 f"{LARGEST_SIGMA_SQUARED:,} (a larger epsilon, or a smaller size, needs less noise)"
             )
         self.sigma_squared = Fraction(sigma_squared)
+        # Thresholds of negative values, from which the others follow by symmetry.
         lower = _lower_thresholds(self.sigma_squared)
-        super().__init__(inversion.mirrored(lower), -len(lower))
+        super().__init__(inversion.mirrored(lower), lowest=-len(lower))
 
     def __repr__(self) -> str:
         return f"RoundedGaussian(sigma_squared={self.sigma_squared})"

@@ -46,7 +46,11 @@ Word = tuple[int, int]  # (upper, lower) halves
 def gumbel_top_k(
     counts: Longs, scale: Fraction, k: int, words: Sequence[Word]
 ) -> Longs:
-    """Return the indices of min(k, n) picks, in law the top k of counts + Gumbel(scale)."""
+    """Return the indices of min(k, n) picks, in law the top k of counts + Gumbel(scale).
+
+    In the order picked, which is descending by that sum; `words` has one for each pick.
+    """
+    # There is no BOTTOM to be picked.
     return peel(counts, None, scale, k, words)[0]
 
 
@@ -56,6 +60,7 @@ def selection_tv(candidates: int, picks: int) -> float:
     Splitting the word moves a pick's probability by at most 2^-128; rounded or omitted weights, by
     less than 2^-150.
     """
+    # 1 more, for the weights.
     return float_up(Fraction(picks * (candidates + 1), 1 << WORD_BITS))
 
 
@@ -90,6 +95,7 @@ class _Groups:
     """The candidates of up to k picks, grouped by count, largest first."""
 
     def __init__(self, counts: Longs, k: int, scale: Fraction) -> None:
+        """Group the candidates, which are places of `counts`; at most `k` picks follow."""
         self._powers = _powers(scale)
         # The k-th largest count bounds the largest remaining one from below, whatever was picked.
         # So candidates further than `largest_gap` below it never have a weight. (There are none
@@ -174,6 +180,7 @@ def kth_largest(counts: Longs, k: int) -> int:
         counts = counts[~large]
         k = k - above
         highest = lowest + window
+    # Summed up, how many counts are at least highest - i, by i: the first i with k of them.
     return highest - int(np.searchsorted(np.cumsum(np.bincount(highest - counts)), k))
 
 
@@ -184,6 +191,7 @@ class _Powers(Frozen):
     """
 
     def __init__(self, scale: Fraction) -> None:
+        """Compute the tables, up to the largest gap that has a weight above 0."""
         # ln(2^257) = 178.2: weights of larger gaps round to 0.
         self.largest_gap = math.ceil(179 * scale)
         digits = -(-self.largest_gap.bit_length() // _DIGIT_BITS)

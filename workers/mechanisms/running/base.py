@@ -110,6 +110,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
 
         That is with a threshold for every tick where solving for a constant one takes long.
         """
+        # Without a horizon no threshold is constant: see `complaints`.
         slow = (self.horizon_ticks or 0) > QUICK_HORIZON_MAX
         if self.threshold == "constant" and slow:
             return structs.replace(self, threshold="per_tick")
@@ -128,7 +129,9 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
             yield {"threshold": "every", "every": every}
 
     def complaints(self) -> Iterator[str]:
+        """Yield what is wrong with the settings `threshold` and `every` (None: not given)."""
         yield from super().complaints()
+        # Without a horizon there is no end to the ticks.
         if self.without_epochs and self.threshold != "per_tick":
             yield f'threshold = "{self.threshold}": with horizon = "never" only "per_tick"'
         ticks = self.horizon_ticks or math.inf
@@ -156,6 +159,7 @@ class UnkBase(OnCounters):
         return sliding_of(config, unit) or super().make(config, unit)
 
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
+        """Make the counters that the budget pays for, and thresholds for the noise of counts."""
         super().__init__(config, unit, discovers=True)
         self._discovery = make_discovery(
             self._counter,
@@ -167,6 +171,7 @@ class UnkBase(OnCounters):
         )
 
     def _parameters(self) -> Mapping[str, object]:
+        """Return what the mechanism's id depends on, beside what all mechanisms have."""
         return {
             "discovery": self._discovery.public(),
             "counter": self._counter.public(),
@@ -180,6 +185,7 @@ class UnkBase(OnCounters):
         assumes = f"at most {data.items:,} labels occur"
         source = "Cardoso, Rogers: Theorem 2, Lemma F.3"
         counts = _bound_of_counts(self, data.items, beta, data, assumes, source)
+        # The bound on noise in figures, and what it may hide.
         hidden = counts.ours + self._worst_threshold(self._ticks(data))
         text = "true count of an item not shown, at every tick that may show new items"
         source = "Cardoso, Rogers: Theorem 6, Lemma F.2"
@@ -189,6 +195,7 @@ class UnkBase(OnCounters):
         """Bound every m_t of `discovery`, from the largest variance and the smallest delta_t."""
         config = self.config
         if config.threshold == "constant":
+            # The same at every tick, and never None.
             return self.threshold(1) or 0
         tests = max(1, ticks // (config.every or 1))
         delta = self.delta_discovery / config.max_items
@@ -222,6 +229,7 @@ class UnkBase(OnCounters):
         new = np.empty(ledger.n, dtype=np.int64)
         rows = np.empty(ledger.n, dtype=np.int64)
         noisy = np.empty(ledger.n, dtype=np.int64)
+        # None at ticks that test nothing: then the kernel does not look at the number it gets.
         tests = threshold is not None
         newly_shown, shown = find_shown(
             ledger.counts, drawn, ledger.shown, threshold or 0, tests, new, rows, noisy
@@ -236,7 +244,12 @@ class UnkBase(OnCounters):
     def carry(
         self, last: State, t: int, noise: Noise, state: State, keys: Codes
     ) -> Rows:
-        """Begin an epoch with the labels of large published counts: see the module."""
+        """Begin an epoch with the labels of large published counts: see the module.
+
+        `last` is the state after tick t, the last of the epoch before, and `noise` that epoch's;
+        `keys` has the index in the new `state` of each of its stream keys, -1 where it has none.
+        Return the new rows, which are shown from the new epoch's tick 1 on.
+        """
         # Counts as the epoch before published them at its last tick: exact counts plus noise.
         ledger = last.ledger
         shown = np.flatnonzero(ledger.shown)
@@ -269,7 +282,7 @@ class KnownBase(OnCounters):
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
         labels = len(self._domain)
         source = "Cardoso, Rogers: Theorem 2"
-        return (_bound_of_counts(self, labels, beta, data, "", source),)
+        return (_bound_of_counts(self, labels, beta, data, assumes="", source=source),)
 
     def _parameters(self) -> Mapping[str, object]:
         domain = short_hash(repr(sorted(self._domain)).encode())
@@ -278,7 +291,7 @@ class KnownBase(OnCounters):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        """Count a tick of declared labels, and release all of them."""
+        """Count a tick of declared labels (others get no row), and release all of them."""
         state.merge(contributions, add_rows=False)
         ledger = state.ledger
         # The noise of ranks is drawn for stream keys, whose rows are in the order of the domain.
@@ -286,6 +299,7 @@ class KnownBase(OnCounters):
         noisy = noise.at(t, state.key_tags if ranks else ledger.tags)
         noisy += ledger.counts
         rows = np.arange(ledger.n, dtype=np.int64)
+        # None: there is no threshold.
         return state, self.release(state, t, rows, noisy, None, noise)
 
 
@@ -299,8 +313,9 @@ def _bound_of_counts(
 ) -> Bound:
     """Bound the noise of all labels at all ticks, from the counter's worst variance.
 
-    `assumes` and `source` are texts of the bound, for people.
+    `assumes` (empty: nothing) and `source` are texts of the bound, for people.
     """
+    # Without a horizon, as many as the data have.
     ticks = mechanism.config.horizon_ticks or data.ticks
     worst = mechanism.worst_variance(ticks)
     # A bucket is the difference of two rounded ranks.

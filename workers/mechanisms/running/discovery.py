@@ -78,11 +78,16 @@ class Discovery(Frozen):
         delta: float,
         every: int | None = None,
     ) -> None:
+        """Check the settings: symbols as in the module, `every` is n, and None tests every tick.
+
+        `delta` is for all ticks and all items of an event together.
+        """
         for name, value in (("max_items", max_items), ("max_count", max_count)):
             if value < 1:
                 raise ValueError(f"{name} = {value}: must be at least 1")
         if not 0 < delta < 1:
             raise ValueError(f"delta = {delta}: must be a number above 0 and below 1")
+        # Without a horizon any number of ticks.
         if every is not None and not 1 <= every <= (counter.horizon or every):
             horizon = counter.horizon or "unbounded"
             raise ValueError(

@@ -16,7 +16,8 @@ it is dropped. Hops without rows have none. Sensitive.
 
     mhead               version, t, and the number of hops of each level     written at every tick
     m<level>-<hop>      one hop, in hexadecimal
-        version, rows (uint32), width codes of the columns, then the columns (`number_blocks.pack`):
+        version, rows (uint32), a code of each column (c = 0..3: numbers of 2^c bytes; 255: absent),
+        then the columns (`number_blocks.pack`):
         gaps            the first row, and how far each row is from the one before
         counts          above 0
         ages            above level 0: last tick of the hop less the last tick with an event in it
@@ -79,7 +80,7 @@ def encode(entries: Entries, ages: Longs) -> bytes:
 
 def decode(block: bytes) -> tuple[Entries, Longs]:
     """Return the entries of a block that `encode` made, and their ages (or none)."""
-    _, rows, *codes = _HOP.unpack_from(block)
+    _version, rows, *codes = _HOP.unpack_from(block)
     columns = []
     begin = _HOP.size
     for code in codes:
@@ -107,7 +108,7 @@ def read(
     damaged = StateRefused(f"stored state: block {name!r} is damaged or cut short")
     if len(block) < _HOP.size:
         raise damaged
-    _, n, *codes = _HOP.unpack_from(block)
+    _version, n, *codes = _HOP.unpack_from(block)
     present = [code != _ABSENT for code in codes]
     widths = [code for code in codes if code != _ABSENT]
     size = _HOP.size + sum(n << width for width in widths if width <= 3)
@@ -152,6 +153,7 @@ class Hops:
     def __init__(
         self, windows: Sequence[WindowCounter], *, has_sums: bool, has_ages: bool
     ) -> None:
+        """Begin without hops; `has_sums` and `has_ages` say which columns they are to have."""
         # t, the last tick counted.
         self.tick = 0
         self._has_sums = has_sums
@@ -182,6 +184,7 @@ class Hops:
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all blocks of hops, as they are in memory."""
         return sum(
             len(block) for level in self._levels for block in level.hops.values()
         )
@@ -333,7 +336,7 @@ class Hops:
             raise StateRefused(
                 "stored state: the head of its hops is missing or damaged"
             )
-        _, tick, *numbers = self._head.unpack(head)
+        _version, tick, *numbers = self._head.unpack(head)
         if not 1 <= tick <= _MOST_TICKS:
             raise StateRefused("stored state: the head of its hops is damaged")
         self.tick = tick
@@ -387,13 +390,15 @@ def _name(height: int, number: int) -> str:
 
 
 def _added_up(parts: Sequence[Entries]) -> Entries:
-    """Return the sum of several entries, by row."""
+    """Return the sum of several entries, by row; all have `steps`, or none has."""
     if len(parts) == 1:
         return parts[0]
+    # Enough rows for all of them.
     n = 1 + max(int(part.rows[-1]) for part in parts)
     counts = np.zeros(n, dtype=np.int64)
     steps = np.zeros(n if len(parts[0].steps) else 0, dtype=np.int64)
     for part in parts:
+        # 1 is the sign: they are added.
         add_at_rows(counts, part.rows, part.counts, 1)
         if len(steps):
             add_at_rows(steps, part.rows, part.steps, 1)

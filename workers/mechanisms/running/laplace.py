@@ -97,7 +97,7 @@ class KnownLaplace(Mechanism):
         numerical = sampler_delta(
             epsilon, changed * self.ticks_of_item(), self._tree.tv
         )
-        check_sampler_delta(config.delta, epsilon, numerical, 1.0)
+        check_sampler_delta(config.delta, epsilon, numerical, share=1.0)
         rho = float_up(changed * config.max_count**2 / (2 * self._tree.scale**2))
         failures = (("numerical", config.delta),)
         self._cost = PrivacyCost(
@@ -120,6 +120,7 @@ class KnownLaplace(Mechanism):
         return self._tree.curve()
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
+        """Return the bound on the noise of all labels at all ticks; it assumes nothing of data."""
         labels = len(self._domain)
         ticks = self.config.ticks
         text = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
@@ -136,8 +137,8 @@ class KnownLaplace(Mechanism):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        """Count a tick of declared labels, and release all of them."""
+        """Count a tick of declared labels (others get no row), and release all of them."""
         state.merge(contributions, add_rows=False)
         ledger = state.ledger
         noisy = noise.at(t, ledger.tags) + ledger.counts
-        return state, Release(np.arange(ledger.n), noisy, self.sd(t), None)
+        return state, Release(np.arange(ledger.n), noisy, self.sd(t), threshold=None)

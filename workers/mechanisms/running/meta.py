@@ -147,6 +147,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
         return self.algorithm not in LIMITED
 
     def complaints(self) -> Iterator[str]:
+        """Yield which settings the algorithm needs and lacks (None), or has and does not take."""
         yield from super().complaints()
         for field, value, algorithms in (
             (self.domain_from, self.domain, KNOWN),
@@ -173,6 +174,7 @@ class MetaState(State):
     """Counts of open and released cells, as in the module's table. Sensitive."""
 
     def __init__(self, levels: int) -> None:
+        """Begin without rows; `levels` is L_r."""
         super().__init__()
         # open, sums and has of the module, each (levels, capacity): a column for a row of the
         # ledger.
@@ -189,9 +191,9 @@ class MetaState(State):
     def grow(self) -> None:
         """Make room for the rows that the ledger has got."""
         n = self.ledger.n
-        self._open = with_capacity(self._open, n, 1)
-        self._sums = with_capacity(self._sums, n, 1)
-        self._has = with_capacity(self._has, n, 1)
+        self._open = with_capacity(self._open, n, axis=1)
+        self._sums = with_capacity(self._sums, n, axis=1)
+        self._has = with_capacity(self._has, n, axis=1)
 
     def add_open(self, level: int, counts: Longs) -> None:
         """Add exact counts to the open cell of a level."""
@@ -377,6 +379,7 @@ class Meta(Budgeted):
             labels = p.k if name in PICKING else p.kbar
             where = " in a block"
         lost = 0.0
+        # p.domain: the number of declared labels; 0 where none are.
         values = (p.domain or min(labels, data.items)) * releases
         assumes = f"at most {labels:,} labels occur{where}"
         used = self.blocks().used_blocks(releases)
@@ -396,6 +399,7 @@ class Meta(Budgeted):
             copies = 2 if name in LIMITED else 1
             error = sum_error(algorithm, used, copies, values, beta)
         text = f"error of every count, over {releases:,} ticks"
+        # The last source is that of items which a cell hides too.
         source = "Cardoso, Rogers: Theorems 2 and 3; " + SOURCES[name][-1]
         return (Bound("counts", text, assumes, beta, lost + error, source),)
 
@@ -409,9 +413,13 @@ class Meta(Budgeted):
         return self.algorithm.sd * math.sqrt(self.cells(t))
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return the sd of the change for an item shown by every cell of both ticks."""
+        """Return the sd of the change for an item shown by every cell of both ticks.
+
+        `since` is before t; 0 is the begin of the epoch, which has no cells and needs no check.
+        """
         for tick in (t, since or t):
             self._check(tick)
+        # Noise of cells that both sums have cancels.
         apart = self._tree.cells_at(t) ^ self._tree.cells_at(since)
         return self.algorithm.sd * math.sqrt(len(apart))
 
@@ -435,10 +443,11 @@ class Meta(Budgeted):
         # What this tick counted.
         counts = ledger.counts.copy()
         counts[: len(counts_before)] -= counts_before
+        # The tick is a cell of level 0, complete at once. While the cell above is complete at t as
+        # well: close that, with all that is counted below it. Then `counts` is the histogram of the
+        # highest complete cell, number block - 1 of its level, and counts in the open one above it.
         level = 0
         block = t
-        # At each level whose cell is complete at t: close it, with all that is counted below it.
-        # Then `counts` is the histogram of the highest of these cells.
         while block % self.radix == 0:
             state.add_open(level + 1, counts)
             counts = state.close(level + 1)

@@ -76,13 +76,15 @@ def counters_of_parts(
         try:
             counters[part] = make(rho_item)
         except ValueError:
-            # Too much noise for a counter: that of sums is so only if their step is too small.
+            # Too much noise for a counter, an sd above 2^24 (`base.rounded_up`): that of sums is so
+            # only if their step is too small.
             if config.sum is None or part != "sums":
                 raise
             raise ValueError(
                 f"{config.where()}sum.step = {config.sum.step}: so small that the noise is more than "
                 "16 million steps: take a larger step, or a larger budget"
             ) from None
+        # That of each window's counter is the cost of all windows.
         spent += Fraction(counters[part][0].rho_item) * units
     return counters, math.nextafter(float(spent), math.inf)
 
@@ -246,10 +248,12 @@ class OnCounters(CounterMechanism):
         if isinstance(noise, NoiseOfParts):
             if summed and self.of_sums and noise.sums:
                 # Cached noise is fast for tags with new ones only behind those of the last tick: in
-                # the order in which rows were shown, which stay shown.
+                # the order in which rows were shown, which stay shown. With `SUM_CELLS` a row's tag
+                # names other noise than that of its count.
                 order = np.argsort(ledger.shown[rows], kind="stable")
                 drawn = np.empty(len(rows), dtype=np.int64)
                 drawn[order] = noise.sums.at(t, ledger.tags[rows[order]] ^ SUM_CELLS)
+                # 2 S - R n, as in `Release.sums`.
                 centred = 2 * ledger.sums[rows] - summed.steps * ledger.counts[rows]
                 sums = Noisy(centred + drawn, self.of_sums.sd(t))
             if self.of_totals and noise.totals:
@@ -261,7 +265,10 @@ class OnCounters(CounterMechanism):
 
 @dataclass(frozen=True, slots=True)
 class NoiseOfParts:
-    """The noise of counts, of sums and of totals: `at` draws that of counts."""
+    """The noise of counts, of sums and of totals (None: not published); `at` draws that of counts.
+
+    `bytes_per_row` leaves out totals, which are of stream keys.
+    """
 
     counts: Noise
     sums: Noise | None

@@ -244,9 +244,9 @@ class SlidingState(State):
     def _grow(self) -> None:
         """Make room for the rows that the ledger has got."""
         n = self.ledger.n
-        self._counts = with_capacity(self._counts, n, 1)
+        self._counts = with_capacity(self._counts, n, axis=1)
         if self._has_sums:
-            self._sums = with_capacity(self._sums, n, 1)
+            self._sums = with_capacity(self._sums, n, axis=1)
 
 
 class _ShownColumns:
@@ -280,6 +280,7 @@ class _ShownColumns:
         self._places[new] = np.arange(len(new)) + len(self._rows)
         self._rows = np.concatenate((self._rows, new))
         places = self._places[rows]
+        # With `SUM_CELLS` a row's tag names other noise than that of its count.
         drawn = self._columns.at(t, tags[self._rows] ^ SUM_CELLS)
         return [noise[places] for noise in drawn]
 
@@ -312,6 +313,7 @@ class WindowNoise:
     @property
     def bytes_per_row(self) -> int:
         """Bytes kept for the noise of a row's counts and sum; totals are of stream keys."""
+        # Of columns made for this: those in use are made with the first ledger.
         sums = 0
         if self._of_sums:
             sums = LineColumns(self._of_sums, self._stream).bytes_per_row
@@ -366,6 +368,10 @@ class Sliding(Budgeted):
     rest: int
 
     def __init__(self, config: HistogramConfig, unit: str = "event") -> None:
+        """Make counters that the budget pays for, and thresholds and bars for an unknown domain.
+
+        With a declared domain thresholds are None, as all rows are printed, and there are no bars.
+        """
         self._discovers = not config.about.whole_domain
         super().__init__(config, unit, discovers=self._discovers)
         self.period = config.user_period or 1
@@ -395,10 +401,9 @@ class Sliding(Budgeted):
         # All windows have the same levels, as they share their noise.
         levels = of_counts[0].levels
         self.rest = rest_of(levels, max(window.most_ticks for window in of_counts))
-        shortest = min(config.window_ticks) if len(of_counts) > 1 else None
         overlap = Fraction(1)
         if config.user_period is not None:
-            overlap = overlap_of(levels, shortest, self.period)
+            overlap = overlap_of(levels, of_counts[0].shortest, self.period)
         return overlap, spent
 
     def _lines(self, rho_item: float) -> Lines:
@@ -660,6 +665,7 @@ class Sliding(Budgeted):
         return self.total_windows[self._longest].curve() if self.total_windows else None
 
     def row_bytes(self) -> RowBytes:
+        """Return the bytes of a row beside the ledger: its cached noise, counts, sums and ticks."""
         windows = len(self.windows)
         noise = cached_bytes(self.noise(any_stream()))
         # A count in each window, perhaps a sum too, and two ticks (`last` and `left`).
@@ -674,6 +680,7 @@ class Sliding(Budgeted):
         windows = len(self.windows)
         worst = max(window.worst_variance() for window in self.windows)
         error = normal_bound(worst, labels * data.ticks * windows, beta) + 0.5
+        # Of a declared domain nothing is assumed.
         assumes = f"at most {labels:,} labels occur" if self._discovers else ""
         over = f"{labels:,} labels, {data.ticks:,} ticks and {windows} windows"
         source = "docs/decisions/0036-windows-without-epochs.md, T3"
@@ -692,6 +699,7 @@ class Sliding(Budgeted):
         return counts, Bound("hidden", text, assumes, beta, hidden, source)
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        """Yield D and K, for how long items that left are watched and at rest, if any can leave."""
         if self._discovers:
             meaning = "ticks for which an item that left is shown again at a low bar"
             yield Figure("watched", float(self.watched), meaning)

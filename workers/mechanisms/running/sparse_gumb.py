@@ -114,6 +114,7 @@ class SparseState(State):
         # By stream key: places in the domain, in the order picked; and how many switches it used.
         self.chosen: dict[int, tuple[int, ...]] = {}
         self.used: dict[int, int] = {}
+        # Stream keys whose choice `changed` has yet to return.
         self._changed: set[int] = set()
 
     def choose(self, key: int, chosen: Sequence[int], used: int) -> None:
@@ -221,6 +222,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
     @classmethod
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         """Yield settings to compare with `other`: as many items as it shows."""
+        # 0: no setting of `other` says how many it shows.
         k = most_shown_by(other) or COMPARED_TOP_K
         if other.declared:
             # Not all labels: there must be some to choose from.
@@ -342,6 +344,7 @@ class SparseGumb(CounterMechanism):
         return counts, Bound("selection", text, "", beta, error, source)
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
+        """Yield the margin eta_t at the first test and at tick `last`, and what picks may miss."""
         # Tick 1 chooses; nothing is tested before tick 2.
         if last > 1:
             meaning = (
@@ -373,12 +376,12 @@ class SparseGumb(CounterMechanism):
     ) -> Rows:
         """Begin with the items chosen last: tick 1 then chooses none for these stream keys.
 
-        No switch of the new epoch is used up by that.
+        No switch of the new epoch is used up by that. `keys` has, for each stream key of `last`,
+        its index in the new `state`, or -1. Return the rows that the items have in the new state.
         """
         before = expect_type(SparseState, last)
         begun = expect_type(SparseState, state)
         for key, chosen in before.chosen.items():
-            # Its number in the new state; -1 if it has none there.
             if keys[key] >= 0:
                 begun.choose(int(keys[key]), chosen, 0)
         return self._rows(begun, sorted(begun.chosen)).reshape(-1)
@@ -423,7 +426,8 @@ class SparseGumb(CounterMechanism):
         noisy = self._counts(state, t, range(len(counts)), noise).reshape(-1)
         # A release has ascending rows.
         order = np.argsort(shown.reshape(-1))
-        return state, Release(shown.reshape(-1)[order], noisy[order], self.sd(t), None)
+        rows = shown.reshape(-1)[order]
+        return state, Release(rows, noisy[order], self.sd(t), threshold=None)
 
     def _choose(
         self, state: SparseState, key: int, counts: Longs, used: int, noise: SparseNoise

@@ -74,11 +74,12 @@ class Pairs:
 
     def __init__(self) -> None:
         self.n = 0
+        # By pair: its tag, the ledger's row of its item, and the tick of its last event.
         self._tags = np.zeros((FIRST_CAPACITY, 2), dtype=np.uint64)
         self._rows = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._last = np.zeros(FIRST_CAPACITY, dtype=np.int64)
         self._index = TagIndex()
-        # How many pairs are stored.
+        # How many pairs, the first ones, are in blocks that `changed` has returned.
         self._stored = 0
 
     def __repr__(self) -> str:
@@ -176,6 +177,7 @@ class UniqueState(SlidingState):
         """Return which pairs are in a window."""
         t = self.hops.tick
         begin = min(window.begin(t) for window in self._windows)
+        # Not below 0, which is the `last` of pairs in no window.
         return self.pairs.last > max(begin, 0)
 
     @property
@@ -336,7 +338,8 @@ class UniqueNoise(WindowNoise):
     """The noise of unique users in all windows, each with columns of its own, for one thread."""
 
     def __init__(self, stream: NoiseStream, windows: Actives) -> None:
-        super().__init__(stream, (), (), ())
+        # That of counts, sums and totals as `sliding` has them: not used.
+        super().__init__(stream, of_counts=(), of_sums=(), of_totals=())
         self._actives = windows
         self._columns: list[ActiveColumns] = []
 
