@@ -1,6 +1,6 @@
 """Selecting mechanisms, from keyed words to snapshots, against exact enumeration.
 
-Chi-squared over some 10,000 stream keys and ticks, false-alarm rate 1e-4; planted noise a tenth too
+Chi-squared over some 6,000 stream keys and ticks, false-alarm rate 1e-4; planted noise a tenth too
 wide must fail. The laws come from the papers' definitions and the budget.
 """
 
@@ -34,7 +34,6 @@ pytestmark = pytest.mark.slow
 Law = Mapping[object, float]
 FALSE_ALARM = 1e-4
 WIDER = Fraction(11, 10)
-SEEDS = 2
 RHO = 1.0
 DELTA = 1e-4
 
@@ -157,7 +156,7 @@ def test_the_exponential_mechanism_publishes_its_law() -> None:
     rho = RHO / 8
     mechanism = made("known_gumbel", domain=tuple(COUNTS), k=k, rho=rho, horizon=20)
     law = together(peeled(weighed(COUNTS, math.sqrt(k / (4 * rho))), k), frozenset)
-    agrees(lambda probe: shown(mechanism, COUNTS, probe, 500, 20), law)
+    agrees(lambda probe: shown(mechanism, COUNTS, probe, 300, 20), law)
 
 
 def height(scale: float, delta: float, largest: int = 1) -> int:
@@ -179,7 +178,7 @@ def test_limit_dom_publishes_labels_until_bottom_as_enumerated() -> None:
         peeled(weighed(scores | {None: 20 + above}, b), k, end=None),
         lambda order: frozenset(order) - {None},
     )
-    agrees(lambda probe: shown(mechanism, counts, probe, 500, 20), law)
+    agrees(lambda probe: shown(mechanism, counts, probe, 300, 20), law)
 
 
 def test_pay_what_you_get_publishes_its_labels_in_the_order_of_the_law() -> None:
@@ -209,7 +208,7 @@ def test_pay_what_you_get_publishes_its_labels_in_the_order_of_the_law() -> None
             None not in order,
         ),
     )
-    agrees(lambda probe: shown(mechanism, counts, probe, 2_500, answers), law)
+    agrees(lambda probe: shown(mechanism, counts, probe, 1_500, answers), law)
 
 
 def stopping(
@@ -246,6 +245,8 @@ def test_above_threshold_stops_at_the_ticks_of_its_law(
     ticks = 6
     keys = 2_500
     inner = name == "bounded_max"
+    # Of a segment's ticks, a tenth more shows less.
+    seeds = 1 if inner else 2
     own: dict[str, Any] = {"accounting": accounting, "horizon": ticks, "query": "max"}
     own |= {"c_max": 2_000} if inner else {}
     mechanism = made(name, domain=("a", "b"), epsilon=epsilon, **own)
@@ -269,7 +270,7 @@ def test_above_threshold_stops_at_the_ticks_of_its_law(
         names = tuple(f"k{i}" for i in range(keys))
         found = Counter[object]()
         with probe.watching():
-            for seed in range(SEEDS):
+            for seed in range(seeds):
                 run = Run(mechanism, seed, names)
                 stopped: dict[int, int] = {}
                 for t in range(1, ticks + 1):

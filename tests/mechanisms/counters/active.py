@@ -179,6 +179,12 @@ def _ends(states: Longs, apart: int, slacks: Longs) -> Longs:
     return squares - (apart << _SQUARE_BITS) - (length << shift)
 
 
+def _all_ends(states: Longs, slacks: Longs) -> list[Longs]:
+    """Return what ends cost, by how far they are apart."""
+    factor = int(ENDS * _WEIGHT)
+    return [factor * _ends(states, apart, slacks) for apart in range(FAR + 1)]
+
+
 def _squares_of_nodes(states: Longs, slacks: Longs) -> Squares:
     """Bound the squares of nodes of all pairs of states, by their lowest bits and how far they are apart."""
     nodes = [_next(states, bit)[1] for bit in (0, 1)]
@@ -191,63 +197,55 @@ def _squares_of_nodes(states: Longs, slacks: Longs) -> Squares:
     }
 
 
-def _step(
-    costs: Longs, states: Longs, weight: Fraction, squares: Squares
-) -> tuple[Longs, Longs]:
-    """Return the largest costs one level up by (d, state of s, of s'), and the states there."""
-    number = len(states)
+def _step(costs: Longs, weight: Fraction, squares: Squares) -> Longs:
+    """Return the largest costs one level up by (d, state of s, of s')."""
+    number = costs.shape[1]
     grows = number < 1 << _BITS
-    after = 2 * number if grows else number
-    found = np.full((FAR + 1, after, after), _NEVER, dtype=np.int64)
-    half = after // 2
+    half = number if grows else number // 2
+    found = np.empty((FAR + 1, 2 * half, 2 * half), dtype=np.int64)
+    # s' in the half before that of s is no interval.
+    found[0, half:, :half] = _NEVER
     factor = int(weight * _WEIGHT)
     assert factor == weight * _WEIGHT
     for (p, q, apart), own in squares.items():
         total = factor * own
         total += costs[min(2 * apart - p + q, FAR)]
-        if not grows:
+        part = found[apart, p * half : (p + 1) * half, q * half : (q + 1) * half]
+        if grows:
+            part[:] = total
+        else:
             # Four states become one: that of their highest bits.
             total = np.maximum(total[::2], total[1::2])
-            total = np.maximum(total[:, ::2], total[:, 1::2])
-        rows = slice(p * half, (p + 1) * half)
-        columns = slice(q * half, (q + 1) * half)
-        part = found[apart, rows, columns]
-        np.maximum(part, total, out=part)
-    if grows:
-        states = np.concatenate([_next(states, bit)[0] for bit in (0, 1)])
-    return found, states
+            np.maximum(total[:, ::2], total[:, 1::2], out=part)
+    return found
 
 
 def overheads(most: int) -> list[Fraction]:
     """Return A of levels 1..most, 0 for no level, bounded in integers."""
-    last = _states()[-1]
-    slacks = _slacks(last)
-    # From there on, states stay the same; those below are exact.
-    highest = _squares_of_nodes(last, slacks)
-
-    def up(costs: Longs, states: Longs, weight: Fraction) -> tuple[Longs, Longs]:
-        if len(states) == len(last):
-            return _step(costs, states, weight, highest)
-        exact = np.zeros(len(states), dtype=np.int64)
-        return _step(costs, states, weight, _squares_of_nodes(states, exact))
+    states = _states()
+    exact = [np.zeros(len(of_level), dtype=np.int64) for of_level in states]
+    squares = list(map(_squares_of_nodes, states[:_BITS], exact))
+    ends = list(map(_all_ends, states, exact))
+    # Further up states stay the same, and are bounds.
+    slacks = _slacks(states[-1])
+    squares.append(_squares_of_nodes(states[-1], slacks))
+    ends.append(_all_ends(states[-1], slacks))
 
     # Below the two highest levels, weights are those of every larger number of levels too.
-    lower = np.zeros((FAR + 1, 1, 1), dtype=np.int64), _states()[0]
+    lower = np.zeros((FAR + 1, 1, 1), dtype=np.int64)
     found = [Fraction(0)]
     for levels in range(1, most + 1):
         own = weights(levels)
         below = max(0, levels - len(HIGHEST))
         if below:
             finest = FINEST[below - 1] if below <= len(FINEST) else Fraction(1)
-            lower = up(*lower, finest)
-        costs, states = lower
+            lower = _step(lower, finest, squares[min(below - 1, _BITS)])
+        costs = lower
         for level in range(below, levels):
-            costs, states = up(costs, states, own[level])
-        off = np.zeros(len(states), dtype=np.int64) if levels <= _BITS else slacks
-        largest = []
-        for apart in range(FAR + 1):
-            ends = _ends(states, apart, off)
-            total = costs[apart] + int(ENDS * _WEIGHT) * ends
-            largest.append(int(total.max()))
-        found.append(Fraction(max(largest), _WEIGHT << _SQUARE_BITS))
+            costs = _step(costs, own[level], squares[min(level, _BITS)])
+        of_ends = ends[min(levels, _BITS + 1)]
+        largest = max(
+            int((costs[apart] + of_ends[apart]).max()) for apart in range(FAR + 1)
+        )
+        found.append(Fraction(largest, _WEIGHT << _SQUARE_BITS))
     return found

@@ -176,18 +176,18 @@ def test_columns_give_what_is_drawn_over_many_blocks(
     windows: tuple[int, ...], hops: tuple[int, ...], rho_item: float
 ) -> None:
     counters = line_counters(windows, hops, rho_item)
-    restarted(counters, range(1, 2_001), random_tags(12), seed=1)
+    restarted(counters, range(1, 801), random_tags(12), seed=1)
 
 
 @pytest.mark.slow
 def test_columns_give_what_is_drawn_about_the_end_of_a_long_block() -> None:
-    """2,000 ticks: t passes into a block, and later the begins of an hour and of a minute."""
+    """t passes into a block, then the begin of a minute, and later those of an hour and of a day."""
     counters = line_counters(*LONG)
     levels = counters[0].levels
     begin = 5 << levels
-    restarted(counters, range(begin - 60, begin + 1_940), random_tags(12), seed=2)
-    later = begin + 43_200
-    restarted(counters, range(later - 100, later + 600), random_tags(12), seed=3)
+    for seed, window in enumerate((0, 30, 1_800, 43_200)):
+        ticks = range(begin + window - 60, begin + window + 120)
+        restarted(counters, ticks, random_tags(12), seed)
 
 
 @pytest.mark.parametrize("fault", ["step", "ends", "begin"])

@@ -4,6 +4,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from tests.mechanisms.small import KEY, SMALL, STREAM, part, start
 from tests.mechanisms.stored import read_back, store
+from workers.arrays.types import Tags
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Release, WindowReleases, expect_type
@@ -77,6 +79,11 @@ def _named(state: SlidingState, release: Release) -> Shown:
         sums = dict(zip(names, release.sums.values.tolist(), strict=True))
     totals = None if release.totals is None else release.totals.values.tolist()
     return counts, sums, totals
+
+
+@cache
+def tag(key: str, label: bytes) -> Tags:
+    return KEY.tags(key, [label])
 
 
 class Board:
@@ -212,7 +219,7 @@ class Model:
     ) -> dict[tuple[str, bytes], int]:
         if not items:
             return {}
-        tags = np.concatenate([KEY.tags(key, [label]) for key, label in items])
+        tags = np.concatenate([tag(key, label) for key, label in items])
         if cells is not None:
             tags = tags ^ cells
         return dict(zip(items, window.draw(STREAM, t, tags).tolist(), strict=True))
@@ -261,8 +268,8 @@ class Model:
         window = self.mechanism.total_windows[i]
         for key in KEYS:
             total = sum(n for (of, _), (n, _) in exact.items() if of == key)
-            tag = KEY.tags(key, [b"\xff"])
-            found.append(total + int(window.draw(STREAM, t, tag)[0]))
+            noise = window.draw(STREAM, t, tag(key, b"\xff"))
+            found.append(total + int(noise[0]))
         return found
 
 

@@ -81,7 +81,7 @@ def transcript(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOARDS)
 def test_releases_are_those_of_the_rule(name: str) -> None:
-    """Restarts at random ticks, and forgetting or not, give the same releases bit for bit."""
+    """Neither restarts at random ticks, nor forgetting, changes a bit of the releases."""
     mechanism = sliding(**BOARDS[name])
     ticks = events(mechanism, 1)
     model = Model(mechanism)
@@ -89,7 +89,6 @@ def test_releases_are_those_of_the_rule(name: str) -> None:
     assert transcript(mechanism, ticks) == expected
     with forgetting(4):
         assert transcript(mechanism, ticks, seed=1) == expected
-    assert transcript(mechanism, ticks, seed=2) == expected
     if not mechanism.domain():
         # Not for nothing: labels left, and some were shown again.
         assert model.left.keys() & model.shown
@@ -121,9 +120,12 @@ def test_another_rule_gives_other_releases(flaw: Rules) -> None:
             {**tick, ("k", b"once %d" % t): (1, 0)}
             for t, tick in enumerate(events(mechanism, seed, most=1))
         ]
+        board = Board(mechanism)
         model = Model(mechanism, flaw)
-        expected = [model.step(t, tick) for t, tick in enumerate(ticks, 1)]
-        return transcript(mechanism, ticks) != expected
+        return any(
+            board.step(t, tick) != model.step(t, tick)
+            for t, tick in enumerate(ticks, 1)
+        )
 
     assert any(seen(seed) for seed in range(24))
 

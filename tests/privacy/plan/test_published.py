@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,10 +59,11 @@ EITHER = {
 }
 
 
-def events() -> Iterator[Event]:
+@cache
+def events() -> list[Event]:
     draw = random.Random(5)
-    for i in range(3_000):
-        yield {
+    return [
+        {
             "shop": "s1",
             "service": "web",
             "customer": f"c{i}",
@@ -72,8 +73,10 @@ def events() -> Iterator[Event]:
             "products": draw.choices(["tea", "cup", "pot"], k=2),
             "latency_ms": draw.randrange(1, 100),
             "paid": 5.0,
-            "ts": START_MS + 10 * i,
+            "ts": START_MS + 30 * i,
         }
+        for i in range(1_000)
+    ]
 
 
 def listed(text: str) -> list[Published]:
