@@ -364,5 +364,5 @@ def _error(
         return None, False
     # JSON may have integers there, whose sum would be written as one.
     bound = _bound(*map(float, sds))
-    # Without `older` it is exact: the noise of two epochs is independent.
+    # Without `older` it is exact: noise of two epochs is independent, and `_bound` adds variances.
     return round(bound, SD_DIGITS), older is None

@@ -122,7 +122,8 @@ def read_token(path: Path) -> str:
 def _read(document: Mapping[str, Any], base: Path) -> ReaderSettings:
     """Return what a reader needs of a parsed file, and check nothing else.
 
-    Relative paths are from `base`, the directory of the file.
+    Relative paths are from `base`, the directory of the file. The caller adds the file's name to a
+    ValueError, which is about a wrong setting.
     """
     for section, needed in (("worker", "its name"), ("kafka", "bootstrap")):
         if not isinstance(document.get(section), dict):

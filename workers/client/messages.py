@@ -37,7 +37,10 @@ class InvalidSnapshot(QuietcountError):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """Identity and metadata of a snapshot; times in ms since 1970."""
+    """Identity and metadata of a snapshot; times in ms since 1970.
+
+    `epoch` numbers the epochs of a histogram, `tick` the ticks in one from 1.
+    """
 
     histogram: str
     key: str
@@ -77,9 +80,10 @@ class Frame(Head, frozen=True):
     """What readers take of one record, which is one page of one part of a snapshot.
 
     Pages and parts are numbered from 1. `items` are labels with their counts, whose standard
-    deviation is `sd`; a new item is shown above `threshold`. `sums` has a row for each item if
-    values are added up, and `sum` what all these rows share. `window` is set without epochs.
-    `previous_id` is the `id` of the epoch before. Other fields of the record are left out.
+    deviation is `sd`; a new item is shown above `threshold`. Each of the three is None where the
+    mechanism has none: answers to queries are no items. `sums` has a row for each item if values
+    are added up, and `sum` what all these rows share. `window` is set without epochs. `previous_id`
+    is the `id` of the epoch before, if it was published. Other fields of the record are left out.
     """
 
     page: Place
@@ -268,7 +272,8 @@ class Pages:
     def _note_complete(self, stream: Stream, end: int) -> None:
         """Give up the earlier ticks of a stream once one that ends at `end` ms is complete.
 
-        They become outdated with `keeps`, else they are forgotten.
+        They become outdated with `keeps` (see the class), else they are forgotten. Those that wait
+        are in the order of their ends: within a partition, ticks follow in order.
         """
         if self._keeps:
             self._newest[stream] = max(end, self._newest.get(stream, 0))
@@ -287,6 +292,7 @@ class Pages:
 
         One tick may be larger than the limit: the newest always stays.
         """
+        # Most of these are lost anyway. The others may still become whole, and get more room.
         while self.size > WAITING_BYTES_MAX and self._outdated:
             self._forget(next(iter(self._outdated)))
         bytes_max = KEPT_BYTES_MAX if self._keeps else WAITING_BYTES_MAX
@@ -294,7 +300,10 @@ class Pages:
             self._forget(next(iter(self._waiting)))
 
     def _forget(self, tick_id: _TickId) -> None:
-        """Drop the records of a tick that will not be completed; with `keeps` list it as lost."""
+        """Drop the records of a tick that will not be completed; with `keeps` list it as lost.
+
+        `keeps` is explained in the class.
+        """
         tick = self._remove(tick_id)
         if self._keeps:
             self.lost.append(LostTick(*tick_id, tick.end, tick.part_count))

@@ -68,9 +68,10 @@ class Sum(NamedTuple):
 
 
 class Quantile(msgspec.Struct, frozen=True):
-    """A quantile of numbers, such as q = 0.5: its bucket, its value, and an interval around it.
+    """A quantile of numbers, such as q = 0.5: its bucket, its value, and a 95 % interval around it.
 
-    None where it is unknown, or the interval is open.
+    `bucket` is a label, None while too little is counted; `value` is None then, and in the buckets
+    below and above all edges. `low` and `high` are None where the interval is open.
     """
 
     q: float
@@ -99,7 +100,8 @@ class Snapshot(Head, frozen=True):
     """A whole snapshot, with the fields of docs/settings.md.
 
     `items` is None for answers to queries; `sums` has one for each item, or none. `sd` is the
-    standard deviation of the noise of every count, and a new item is shown above `threshold`.
+    standard deviation of the noise of every count, and a new item is shown above `threshold`; each
+    is None where the mechanism has none.
     `edges` are those of the buckets of numbers. Without epochs, `items` has the counts of `window`,
     which else is None. `previous_id` is the `id` of the epoch before, if it was published.
     `further` has every other field: those of answers, and those that a later version adds.
@@ -145,7 +147,7 @@ def snapshots(
         positions = topics.starts(between.since_ms)
         assembly = Assembly(topics.histogram_of)
         while True:
-            for _, found in topics.snapshots(positions, assembly):
+            for _where, found in topics.snapshots(positions, assembly):
                 if between.contains(found.end):
                     yield found
             if not follow:
@@ -195,7 +197,7 @@ class Between(NamedTuple):
         until: str | int | None,
         names: tuple[str, str] = ("since", "until"),
     ) -> Self:
-        """Parse the bounds; `names` are what messages call them."""
+        """Parse the bounds, each RFC 3339, a day, or ms since 1970; `names` are for messages."""
         since_ms, until_ms = (
             None if bound is None else parse_time(name, str(bound))
             for name, bound in zip(names, (since, until), strict=True)
@@ -411,12 +413,12 @@ class Topics:
         assembly.start(
             positions, {where: high for where, (_, high) in self.bounds.items()}
         )
-        for where, messages, _, ended in self.read(positions):
-            for message in messages:
-                if (found := assembly.receive(where, message)) is not None:
-                    yield where, found
-            if ended:
-                assembly.finish(where)
+        for chunk in self.read(positions):
+            for message in chunk.messages:
+                if (found := assembly.receive(chunk.where, message)) is not None:
+                    yield chunk.where, found
+            if chunk.ended:
+                assembly.finish(chunk.where)
             assembly.take_lost()
 
 

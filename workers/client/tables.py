@@ -250,7 +250,8 @@ def tick_columns(
 def _tick_row(snapshot: Snapshot, shown: int | None) -> dict[str, Any]:
     """Return a snapshot's row of `TICKS` by column; columns without a value may be missing.
 
-    `shown` is the number of its items. Fields without a column are JSON in `rest`.
+    `shown` is the number of its items; None if it lists none at all, as an answer to a query.
+    Fields without a column are JSON in `rest`.
     """
     # Most columns are fields of the same name.
     row: dict[str, Any] = {

@@ -14,7 +14,6 @@ starts new heads.
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 from workers.pipeline.signatures import (
     NO_RECORD,
@@ -253,9 +252,12 @@ class SignedHistory:
         `mine` and `theirs` are what the message calls this history and the other.
         """
         for name in sorted(self.chains.keys() & other.chains.keys()):
-            pairs = zip_longest(self.chains[name].digests, other.chains[name].digests)
+            # Not what only the longer one has: the other reader has read less.
+            pairs = zip(
+                self.chains[name].digests, other.chains[name].digests, strict=False
+            )
             for number, (own, of_other) in enumerate(pairs, 1):
-                if own is not None and of_other is not None and own != of_other:
+                if own != of_other:
                     histogram, owner = name
                     raise NotAsSigned(
                         f"histogram {histogram!r}, owner partition {owner}: {mine} and {theirs} have different records "

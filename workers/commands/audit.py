@@ -9,7 +9,8 @@ topic. If a stream key's items are split over several owners, each holds a part.
 grew, owners "handed over" stream keys to new ones (`pipeline.growth.owners`): what they sent is
 recomputed too. So are the commitments in signed ticks (`pipeline.signatures`). The release state
 says which ticks an owner has published. A series is what one output topic gets: a window, or the
-counts since an epoch began. Another generation of a histogram is one with other settings.
+counts since an epoch began. `Histogram.outputs` has a pair (series, topic) for each; a series'
+number is its place there. Another generation of a histogram is one with other settings.
 
 Where old contributions were deleted (`agents.keeping`), the audit of an owner begins with an older
 state of it that was kept, a checkpoint; snapshots published before that are only counted.
@@ -284,6 +285,7 @@ class Auditor:
         None if it has no state. Also note the checkpoint that the audit of the owner begins with.
         """
         topic = self._settings.release_state_topic
+        # Without a directory for a copy on disk: it is only read.
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
         store.load(self._connection)
         value = read_paged(PROGRESS, store.get)
@@ -303,9 +305,10 @@ class Auditor:
         """
         topic = self._settings.contributions_topic
         with reader(self._connection) as consumer:
-            first_offset, _ = bounds_of(consumer, topic, owner)
+            first_offset, _end = bounds_of(consumer, topic, owner)
         if not first_offset:
             return
+        # The older one first. If none can be used, `_recompute` cannot read the contributions.
         for checkpoint in checkpoints(store):
             # Where reading resumes after it.
             if checkpoint.progress.offset >= first_offset:
@@ -355,18 +358,20 @@ class Auditor:
         repeating = self._merge(owner) if restored is None else restored.merge
         # By histogram and generation: stream keys, with the tick from which they were served.
         handed_over = dict[tuple[str, int], dict[str, int]]()
-        for _, by_generation in self._handed_by(owner):
+        for _new_owner, by_generation in self._handed_by(owner):
             for generation, handed in by_generation.items():
                 handed_over.setdefault(generation, {}).update(handed.keys)
         for published, histogram in zip(
             current.histograms, repeating.histograms, strict=True
         ):
+            # The first tick that was published; None: there is none yet.
             first = published.life.first
             generation = (published.name, published.life.generation)
-            # It has published nothing yet.
+            # (`_merge` makes no others: the second is for the type checker.)
             if first is None or not isinstance(histogram, RecomputedHistogram):
                 continue
             served = published.served() | handed_over.get(generation, {})
+            # Where the checkpoint continues; None: from `first` on.
             begin = None if restored is None else restored.next_tick(published.name)
             if begin is not None:
                 for key in histogram.served():
@@ -381,9 +386,9 @@ class Auditor:
         return repeating
 
     def _note_moved(self, new_owner: int, merge: Merge, handed: HandedOver) -> None:
-        """Note that keys which left an owner before its checkpoint are not computed until then.
+        """Note that keys which left an owner before its checkpoint are computed by `new_owner`.
 
-        From then on it is `new_owner` that computes them.
+        What the old one published of them, up to the hand-over, is not computed by anyone.
         """
         for histogram in merge.histograms:
             if histogram.name == handed.histogram:
@@ -399,14 +404,17 @@ class Auditor:
         """
         # How many there were after the growth that added the owner.
         owners = next(number for number in self._owners.numbers if number > new_owner)
-        for key, _ in handed.keys:
+        for key, _since in handed.keys:
             # `part_owner` reversed: a key's parts lie with its owner and with those that follow it.
             yield key, (new_owner - owner_of(key, owners)) % owners + 1
 
     def _note_begin(self, histogram: Histogram, key: str, part: int, tick: int) -> None:
-        """Note that a part of a stream key's snapshots is computed from a tick on."""
+        """Note that a part of a stream key's snapshots is computed from a tick on.
+
+        If it is noted twice, as it moved between owners, the later tick counts.
+        """
         start_ms = histogram.grid.start(tick)
-        for series, _ in histogram.outputs:
+        for series, _topic in histogram.outputs:
             output = (series, key, part)
             self._begins[output] = max(start_ms, self._begins.get(output, 0))
 
@@ -452,7 +460,7 @@ class Auditor:
         )
         restored = self._restored.get(new_owner)
         if restored is not None and restored.next_tick(expected.histogram) is not None:
-            # The message may have been deleted; the new owner's state has the keys.
+            # The message may have been deleted: then the checkpoint has the keys.
             handed = handed or expected
         if (
             handed is None
@@ -462,13 +470,15 @@ class Auditor:
             raise _wrongly_handed(expected.histogram, new_owner)
         start_ms = histogram.grid.start(expected.tick)
         for key, part in self._parts_handed(new_owner, expected):
-            for series, _ in histogram.outputs:
-                # The new owner was recomputed before: what it has published of them counts.
+            for series, _topic in histogram.outputs:
+                # The new owner was recomputed before, and has set where its own state ends: that
+                # counts. Only if it has no state yet, all from the hand-over on is newer.
                 self._next.setdefault((series, key, part), start_ms)
 
     def _merge(self, owner: int) -> Merge:
         """Return fresh histograms of an owner, with nothing counted yet."""
         settings = self._settings
+        # The topics that the noise depends on.
         stream = self._topics.stream(
             settings.contributions_topic, settings.release_state_topic
         )
@@ -522,6 +532,7 @@ class Auditor:
         # Offsets without a message, such as a transaction's end, may lie before it.
         merge.reached(position)
         self._release(merge, ends)
+        # The first one will do.
         for histogram in self._unfinished(merge, ends):
             raise Difference(
                 f"histogram {histogram.name!r}: ticks up to {ends[histogram.name] - 1} were "
@@ -547,7 +558,7 @@ class Auditor:
                 continue
             for key in histogram.served():
                 part = histogram.part_of(key) + 1
-                for series, _ in histogram.outputs:
+                for series, _topic in histogram.outputs:
                     self._next[series, key, part] = histogram.grid.start(end)
 
     def _release(self, merge: Merge, ends: dict[str, int]) -> None:
@@ -558,7 +569,7 @@ class Auditor:
         by_topic = {
             topic: (histogram, number)
             for histogram in merge.histograms
-            for number, (_, topic) in enumerate(histogram.outputs)
+            for number, (_series, topic) in enumerate(histogram.outputs)
         }
         by_name = {histogram.name: histogram for histogram in merge.histograms}
         # Batches bound the memory; for the exact counts, which are those after the last released
@@ -576,7 +587,8 @@ class Auditor:
                     self._take_handed(by_name[handed.histogram], new_owner, handed)
             for snapshot in released.snapshots:
                 histogram, number = by_topic[snapshot.topic]
-                # A batch may go on beyond what a histogram has published.
+                # A batch may go on beyond what a histogram has published: its last tick ends where
+                # the first one that it has not published starts.
                 end_ms = histogram.grid.start(ends.get(histogram.name, 0))
                 if snapshot.end_ms <= end_ms:
                     self._match(histogram, number, snapshot)
@@ -599,10 +611,10 @@ class Auditor:
 
         Raise Difference if it was not published, or twice. The windows that it states are those of
         the settings when it was published: where they have changed since, that is only counted.
+        So `_published` counts digests without windows, and `_windowed` has those of whole records.
         """
         without_windows = _without_windows(snapshot.value)
         digest = _digest(snapshot.topic, snapshot.key.encode(), without_windows)
-        tally = self.tallies[histogram.outputs[number][0]]
         if digest not in self._published:
             raise Difference(self._mismatch(snapshot))
         if self._published[digest] > 1:
@@ -615,6 +627,8 @@ class Auditor:
             whole = _digest(snapshot.topic, snapshot.key.encode(), snapshot.value)
             self.other_windows += whole not in self._windowed
         self._ids.add(histogram.ids[number])
+        series, _topic = histogram.outputs[number]
+        tally = self.tallies[series]
         tally.snapshots += 1
         tally.ticks.add(snapshot.end_ms)
         tally.keys.add(snapshot.key)
@@ -687,7 +701,10 @@ def _wrongly_handed(name: str, owner: int) -> Difference:
 
 
 def _with_exact(histogram: Histogram, number: int, snapshot: Snapshot) -> bytes:
-    """Return the line of `--exact` for a snapshot: its released numbers beside the exact ones."""
+    """Return the line of `--exact` for a snapshot of the series `number` of a histogram.
+
+    It has the released numbers beside the exact ones.
+    """
     body = orjson.loads(snapshot.value)
     counts = histogram.exact(snapshot.key, number)
     # Mechanisms without running counts have no exact counts.

@@ -237,12 +237,13 @@ def _compile_noise() -> None:
     for lowest in (0, 1 << 16):  # noise of 16 and of 32 bits
         table = InversionTable([1 << 127], lowest)
         table.sample(words, np.zeros(1, dtype=table.dtype))
-    # What only large streams, noise of 64 bits and ledgers of several blocks need.
+    # What only large streams, noise of 64 bits and ledgers of several blocks need. The kernels of
+    # rows read the same zeros everywhere; what they write to, the last ones, are other arrays.
     row = np.zeros(1, dtype=np.int64)
     xor(readonly_contiguous(words), words, words)
     find_shown(row, row, row, 0, True, row.copy(), row.copy(), row.copy())
     mark_blocks(readonly_contiguous(row), 10, np.zeros(1, dtype=np.bool_))
-    # The rows shown are numbered with 64 or 32 bits; what is written to is an array of its own.
+    # The rows shown are numbered with 64 or 32 bits.
     by_window = np.zeros((1, 1), dtype=np.int64)
     passed = np.zeros(GROUP_ROWS, dtype=np.int64)
     for shown in (row, row.astype(np.int32)):
@@ -269,7 +270,8 @@ def _compile_noise() -> None:
         for rho_item in (1.0, 1e-8):
             counter = make_counter(kind, 4, rho_item)
             columns = counter.columns(stream)
-            for t in (1, 2):  # one row fills its array, later ones are part of theirs
+            # Noise for 1 row, then 3: the one fills its array, of the next these are a part.
+            for t in (1, 2):
                 columns.at(t, np.zeros((2 * t - 1, 2), dtype=np.uint64))
             counter.draw(stream, 1, words)
     # The same for windows without epochs.
@@ -292,7 +294,8 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
     from workers.kafka.decoding import ColumnRecords, RecordSet
     from workers.kafka.store import Changelog, Store
 
-    # Of format 2, without compression or transaction, up to 1 MiB.
+    # Of format 2, without compression, transaction or a producer's id, epoch and sequence (-1), up
+    # to 1 MiB.
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i, value in enumerate(_events()):
         builder.append(i, _BEGIN_MS + i * 100, f"u{i % 7}".encode(), value, [])
@@ -309,6 +312,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
     for key, timestamp, user in all_shapes:
         batches = RecordSet(bytes(builder.build()))
         partition = TopicPartition("t", 0)
+        # No transaction was aborted, offset 0 was asked for, bytes stay bytes, checksums count.
         response = PartitionRecords(
             partition, batches, None, 0, None, None, True, READ_COMMITTED
         )
@@ -344,7 +348,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
                 Intake(lanes, 0, _KEY, store).restore(None, None)
                 sections = [
                     section
-                    for _, message in messages
+                    for _owner, message in messages
                     for section in decode(message.encoded()).sections
                 ]
                 _require(bool(sections))

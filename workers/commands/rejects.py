@@ -97,7 +97,10 @@ def resent_offsets(connection: Connection, topic: str, partition: int) -> set[in
 def _matching(
     connection: Connection, settings: Settings, partition: int, matches: ReasonTest
 ) -> Iterator[tuple[Message, Rejected, bool]]:
-    """Yield a partition's rejects whose reason matches, and whether each was resent."""
+    """Yield a partition's rejects whose reason matches, and whether each was resent.
+
+    Other records of it list resent rejects: `read_reject` returns None for them.
+    """
     sent = resent_offsets(connection, settings.rejects_topic, partition)
     for message in read_partition(connection, settings.rejects_topic, partition):
         reject = read_reject(_headers(message), message.key(), message.value())
@@ -164,7 +167,10 @@ class _CommandOwner:
     def note_abort(self) -> None: ...
 
     def confirm(self) -> None:
-        """Give up where it is in doubt what was committed, which a worker would find out."""
+        """Give up after a transaction of which it is in doubt whether it was committed.
+
+        A worker would find out, and go on; here the next run does.
+        """
         raise KafkaAway(
             "Kafka ended a transaction, or answered too late: start this command again; it sends "
             "no reject twice"
@@ -327,7 +333,7 @@ def record_key(settings: Settings, reject: Rejected) -> bytes | None:
     # the same.
     if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:
         return reject.key
-    _, original = read_headers(reject.headers)
+    _time_ms, original = read_headers(reject.headers)
     return original
 
 
@@ -353,6 +359,7 @@ def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
     def matches(text: str) -> bool:
         return reason is None or reason in text
 
+    # First, so that what is sent back now is listed as such.
     if chosen.retry:
         ensure_compiled()
         _print_retry(retry_rejects(settings, connection, matches), say)
@@ -366,7 +373,7 @@ def list_rejects(settings: Settings, chosen: options.Rejects) -> int:
             for message, reject, was_sent in _matching(
                 connection, settings, partition, matches
             ):
-                _, rejected_ms = message.timestamp()
+                _kind, rejected_ms = message.timestamp()
                 by_reason[reject.reason].add(reject, rejected_ms, was_sent)
                 if reject.reason == NOT_DECLARED:
                     undeclared.add(

@@ -110,7 +110,10 @@ class UndeclaredKeys:
 def _declared(
     settings: Settings, shape: Shape
 ) -> Mapping[Path | str, frozenset[str] | None]:
-    """Return, by the field that has a stream key, the keys that any histogram counts; None: all."""
+    """Return, by the field that has a stream key, the keys that any histogram counts; None: all.
+
+    The field is "$key" where it is the record key, "$all" where all events have one key.
+    """
     by_field: dict[Path | str, frozenset[str] | None] = {}
     for view, keys in declared_keys(settings).items():
         field = shape.views[view].key

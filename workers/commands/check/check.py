@@ -6,7 +6,7 @@ from itertools import islice
 from rich.console import Console
 
 from workers.commands.check import examine
-from workers.commands.check.sample import Sample, of_file, of_topics
+from workers.commands.check.sample import PATIENCE_S, Sample, of_file, of_topics
 from workers.commands.compiling import ensure_compiled
 from workers.commands.failures import log
 from workers.commands.undeclared import QUOTES, shown_key, shown_keys
@@ -34,7 +34,7 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
         else of_file(settings, source, records)
     )
     if not len(sample):
-        late = " within 15 s" if sample.stopped else ""
+        late = f" within {PATIENCE_S:g} s" if sample.stopped else ""
         log(f"{sample.name}: there are none{late}, so nothing can be checked")
         for note in sample.notes:
             log(note)

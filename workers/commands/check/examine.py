@@ -238,7 +238,7 @@ def expected(
     # New items are shown only at every so many ticks, an epoch's last one at the latest.
     step = config.discovery_step or 1
     first = min(step, last)
-    sd_worst, _ = mechanism.curve(last).worst_and_rms(last)
+    sd_worst, _rms = mechanism.curve(last).worst_and_rms(last)
     # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({first, last // step * step or last})
     decided = [tick for tick in ticks if mechanism.threshold(tick) is not None]
@@ -262,7 +262,7 @@ def _window_estimates(
         # `window` is its length in ticks.
         counts = [count * counter.window for count in per_tick.values()]
         threshold = mechanism.threshold_of(number)
-        sd, _ = worst_and_rms(counter)
+        sd, _rms = worst_and_rms(counter)
         yield WindowEstimate(
             ms=config.windows[number],
             sd=sd,
@@ -280,6 +280,7 @@ def _threshold_estimate(
     tick: int,
 ) -> ThresholdEstimate:
     """Return how many items pass the threshold by `tick`; `per_tick` has their counts in a tick."""
+    # (`expected` asks for no tick without one.)
     threshold = mechanism.threshold(tick) or 0
     # How many ticks' counts are compared with the threshold together: all since the epoch began;
     # of the family "tick" one; or, where ticks form blocks of radix^level ticks, those of the
@@ -491,6 +492,7 @@ class _Survey:
         self.paths = wanted_paths(shape)
         self.fields = PathCounts()
         self.reasons: dict[str, RejectReason] = {}
+        # Late events by histogram.
         self.late = Counter[str]()
         self.numbers: dict[str, list[float | Decimal]] = {
             config.sum_lane.view: []
@@ -872,8 +874,8 @@ def _weights(
             from_start = False
         elif first is not None:
             # The first records tell when events began: take all that came since then.
-            low, high, _ = sample.bounds[log]
-            records = estimated_records(part.records.offsets, low, high)
+            bounds = sample.bounds[log]
+            records = estimated_records(part.records.offsets, bounds.low, bounds.stable)
             events = records * len(times) / len(part.records)
             times = np.concatenate([first, times])
         samples.append(
@@ -889,7 +891,7 @@ def _add(
 ) -> None:
     """Add a batch of events to what a histogram has met; each represents `weight` a second."""
     columns = events.views[config.view]
-    # The rows of the events that match its `where`.
+    # The rows of the events that match its `where`; `included` is None if it has none.
     seen = (
         np.arange(len(events))
         if columns.included is None

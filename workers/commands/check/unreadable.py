@@ -82,7 +82,7 @@ def _nearly_json(value: bytes) -> str:
         json.loads(text, strict=False)
         return "a control character in a text, which JSON writes escaped (a tab as \\t)"
     with suppress(ValueError, RecursionError):
-        _, stop = json.JSONDecoder().raw_decode(text.lstrip())
+        _document, stop = json.JSONDecoder().raw_decode(text.lstrip())
         if text.lstrip()[stop:].lstrip()[:1] in ("{", "["):
             return "several JSON documents in one record; each event needs a record of its own"
     begins = text.lstrip()[:1]

@@ -107,6 +107,7 @@ class Child:
         self.path = Path(self._directory.name)
         self.config = self.path / "demo.toml"
         self._log = self.path / "worker.log"
+        # None until `start`.
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -275,12 +276,14 @@ class Session:
                     child.start(connection.embedded)
                     self._generator.start()
                 failed = self._show(stop, child, consumer)
+                # Before `child.stop`, after which it has one in any case.
                 exit_code = child.exit_code
             finally:
                 if self._console.is_terminal and not stop.urgent():
                     self._console.print(
                         "Ending: the worker hands over ...", style="bright_black"
                     )
+                # It sends what is queued while the worker still counts.
                 self._generator.stop()
                 child.stop(hurry=stop.urgent)
                 if self._chosen.bootstrap:
@@ -326,6 +329,7 @@ class Session:
         exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=0, horizon=None))
         self._boards = Boards(exact, list(self._series), ORIGINS)
         self._generator = Generator(
+            # None: without transactions.
             connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10}),
             topic=str(settings.events.topics),
             partitions=EMBEDDED_PARTITIONS,
@@ -409,6 +413,7 @@ class Session:
             error = message.error()
             if error is None:
                 self._boards.receive(json.loads(message.value() or b""))
+            # While Kafka is away the client tries again by itself.
             elif error.fatal() or not unreachable(KafkaException(error)):
                 raise KafkaException(error)
         return self._boards.snapshots - before

@@ -86,7 +86,7 @@ class _Run:
         # first pages may be gone.
         cut_short = {
             topic
-            for (topic, partition), (low, _) in topics.bounds.items()
+            for (topic, partition), (low, _high) in topics.bounds.items()
             if 0 < low == self._positions[topic, partition]
         }
         ends = {where: high for where, (_, high) in topics.bounds.items()}
@@ -115,7 +115,7 @@ class _Run:
                     f"{topic}: not the topic that was exported before; export this one to another --output"
                 )
             for partition, offset in progress.next.items():
-                low, _ = self._topics.bounds[topic, partition]
+                low, _high = self._topics.bounds[topic, partition]
                 if offset < low:
                     raise SettingsError(
                         f"{topic}: retention removed the records from offset {offset} to {low - 1} of a partition "
@@ -127,10 +127,10 @@ class _Run:
     def read(self) -> None:
         """Read all records, and commit whenever enough rows have come."""
         # Some messages of a partition at a time, and the offset before which all were read.
-        for where, messages, position, _ in self._topics.read(dict(self._positions)):
-            for message in messages:
-                self._cut.receive(where, message)
-            self._cut.move(where, position)
+        for chunk in self._topics.read(dict(self._positions)):
+            for message in chunk.messages:
+                self._cut.receive(chunk.where, message)
+            self._cut.move(chunk.where, chunk.position)
             if self._cut.rows >= ROWS:
                 self._commit()
         self._commit()
@@ -225,7 +225,10 @@ class Cut:
         ends: Mapping[Partition, int],
         cut_short: Collection[str] = (),
     ) -> None:
-        """Begin at the offsets `positions`; `histogram_of` has the series of each topic."""
+        """Begin at the offsets `positions`; `histogram_of` has the series of each topic.
+
+        The others are as in the class's docstring.
+        """
         # Rows in the output of the whole snapshots that `take` has not returned yet.
         self.rows = 0
         # Ticks that were left out before the last cut.
@@ -241,7 +244,7 @@ class Cut:
     def receive(self, where: Partition, message: Message) -> None:
         """Take a record; it completes a snapshot, or waits for the others of its own."""
         record = where, message.offset() or 0
-        topic, _ = where
+        topic, _partition = where
         snapshot = self._assembly.receive(where, message)
         # The record itself: the last one that the assembly got of its topic.
         head = self._assembly.last(topic)
@@ -289,7 +292,8 @@ class Cut:
             if isinstance(snapshot, Snapshot):
                 snapshots.append(snapshot)
                 continue
-            (topic, _), _ = records[0]
+            # Else it is retention that took some of its records.
+            (topic, _partition), _offset = records[0]
             if topic not in self._cut_short:
                 self.lost.append(snapshot)
         return snapshots, cut

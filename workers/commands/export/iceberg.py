@@ -128,7 +128,7 @@ def _location(directory: Path) -> str:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     location = f"file://{directory}"
-    _, _, path = PyArrowFileIO.parse_location(location)
+    _scheme, _host, path = PyArrowFileIO.parse_location(location)
     if path != str(directory):
         raise SettingsError(
             f"--output {printable(str(directory))}: the path of an Iceberg table cannot have ?, # "

@@ -29,7 +29,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A topic, and the next offset of each of its partitions."""
+    """A topic, and the next offset of each of its partitions.
+
+    `topic_id` tells it from one that was made anew with its name; the embedded cluster has none.
+    """
 
     topic_id: str | None
     next: dict[int, int]

@@ -72,32 +72,24 @@ def write_settings(chosen: Init) -> int:
 
     Returns the exit code. Options that are None were not given.
     """
-    output = chosen.output or Path(f"{chosen.topic}.toml")
+    output = _new_file(chosen)
+    base = output.absolute().parent
     bootstrap = chosen.bootstrap
     topic = chosen.topic
-    if output.exists() or output.is_symlink():
-        raise SettingsError(
-            f"{output}: exists already, and settings are never overwritten: "
-            "choose another name with --output"
-        )
-    base = output.absolute().parent
-    if not base.is_dir():
-        raise SettingsError(f"{output}: no directory {output.parent}")
-    # Options as settings have them: wrong ones are refused before anything is read.
+    # Options as settings have them: wrong ones are refused before anything is read. Those of the
+    # client and the registry are needed twice: as TOML for the file, and as values, to connect.
     buckets = None if chosen.range is None else _range(chosen.range)
     private = None if chosen.private is None else _private(chosen.private)
-    kafka_client = toml_values("--client", chosen.client)
-    values = client_values(table_of(kafka_client), base)
-    schema_registry = {}
+    client_toml = toml_values("--client", chosen.client)
+    client = client_values(table_of(client_toml), base)
+    registry_toml = {}
     if chosen.schema_registry is not None:
-        schema_registry = {"url": toml(chosen.schema_registry)}
-        schema_registry |= toml_values("--registry", chosen.registry)
+        registry_toml = {"url": toml(chosen.schema_registry)}
+        registry_toml |= toml_values("--registry", chosen.registry)
     try:
         # Raises for values that the settings file could not have.
-        KafkaSettings(bootstrap=bootstrap, client=values)
-        registry = (
-            registry_of(table_of(schema_registry), base) if schema_registry else None
-        )
+        KafkaSettings(bootstrap=bootstrap, client=client)
+        registry = registry_of(table_of(registry_toml), base) if registry_toml else None
     except ValueError as error:
         raise SettingsError(str(error)) from None
     access = None
@@ -106,7 +98,7 @@ def write_settings(chosen: Init) -> int:
         access = Access(registry.url, registry.client(), patience_s=0.0)
     # The sample, guesses about it, and the operator's answers.
     records = chosen.records or (_RECORDS if private is None else _PRIVATE_RECORDS)
-    sample = sample_of(Connection(bootstrap, values), topic, records)
+    sample = sample_of(Connection(bootstrap, client), topic, records)
     for note in sample.notes:
         log(note)
     now_ms = time.time_ns() // 1_000_000
@@ -141,9 +133,9 @@ def write_settings(chosen: Init) -> int:
         choose_tick(draft, now_ms),
         bootstrap=bootstrap,
         topic=topic,
-        client=kafka_client,
+        client=client_toml,
         # JSON is read without its schema.
-        registry=schema_registry if draft.format in ("avro", "protobuf") else {},
+        registry=registry_toml if draft.format in ("avro", "protobuf") else {},
         output=output,
         now=datetime.now(UTC),
     )
@@ -152,6 +144,19 @@ def write_settings(chosen: Init) -> int:
         _show_fields(console, guess, roles_of(draft))
     _show_draft(console, draft, output, text)
     return 0
+
+
+def _new_file(chosen: Init) -> Path:
+    """Return the settings file to write; refuse one that exists, or that has no directory."""
+    output = chosen.output or Path(f"{chosen.topic}.toml")
+    if output.exists() or output.is_symlink():
+        raise SettingsError(
+            f"{output}: exists already, and settings are never overwritten: "
+            "choose another name with --output"
+        )
+    if not output.absolute().parent.is_dir():
+        raise SettingsError(f"{output}: no directory {output.parent}")
+    return output
 
 
 def _write_new(output: Path, text: str) -> None:

@@ -50,7 +50,7 @@ from workers.commands.init.times import (
 )
 from workers.commands.rates import PartitionSample, estimated_records, event_rates
 from workers.commands.undeclared import json_string
-from workers.events.project import Event, Projection, ViewValues
+from workers.events.project import Projection, ViewValues
 from workers.mechanisms.config.views import (
     ALL_KEYS,
     RECORD_KEY,
@@ -68,11 +68,12 @@ _NAMED = 6
 # If fewer events have items, a field may identify those that do.
 _SOME = 0.98
 # Share of the events, and of the counts in them, that the bounds do not cut.
-_MOST_ITEMS = 0.99
+_UNCUT = 0.99
 _ITEMS_MAX = 10_000
 # Of one user in an epoch; a sample cannot tell.
 ITEMS_PER_USER = 10
-# Of max_items times the square of max_count; with more, a counter refuses to draw the noise.
+# Of max_items (of users ITEMS_PER_USER) times the square of max_count: with more, a counter refuses
+# to draw the noise.
 _PRODUCT_MAX = 7_000_000
 
 
@@ -289,7 +290,7 @@ class SampleGuesses:
         if chooses_count:
             largest = [max(_amounts(view).values()) for view in views]
             max_count = choice.bound("count", largest, AMOUNTS)
-            # So that max_items times its square stays below the limit.
+            # So that max_items times its square is at most `_PRODUCT_MAX`.
             max_count = min(max_count, math.isqrt(_PRODUCT_MAX // max_items))
         if chooses_ends:
             chosen_range = choice.ends(self.items.field.numbers)
@@ -333,50 +334,32 @@ class SampleGuesses:
         with_items = self._events(self._shape(key, user, empty=False))
         events = self._events(self._shape(key, user, empty=True))
         empty = 1 - len(with_items) / len(events) if events else 0.0
-        views = ((index, event.time, event.views[0]) for index, event in events)
         # Without the events that the condition skips.
-        seen = [
-            (index, time_ms, view) for index, time_ms, view in views if view is not None
-        ]
-        if not any(view.labels for _, _, view in seen):
+        views = {index: view for index, (_, view) in events.items() if view is not None}
+        times = [events[index][0] for index in views]
+        # For the bounds on an event's items: the events that have any.
+        counted = [view for view in views.values() if view.labels]
+        if not counted:
             raise CannotGuess(
                 "no sampled record would be an event with anything to count"
             )
-        # The bounds: how many different items events have, and how often each of these counts.
-        items_per_event = sorted(
-            len(set(view.labels)) for _, _, view in seen if view.labels
-        )
-        counts = sorted(
-            count for _, _, view in seen for count in _amounts(view).values()
-        )
-        max_items = min(max(quantile(items_per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
-        # What is protected, an event or a user, has at most so many. Times the square of max_count,
-        # they stay below the limit.
+        # How many different items events have, and how often each of these counts.
+        items_per_event = sorted(len(set(view.labels)) for view in counted)
+        counts = sorted(count for view in counted for count in _amounts(view).values())
+        max_items = min(quantile(items_per_event, _UNCUT), _ITEMS_MAX)
+        # What is protected, an event or a user, has at most so many items.
         items_of_unit = max_items if user is None else ITEMS_PER_USER
         count_limit = math.isqrt(_PRODUCT_MAX // items_of_unit)
-        max_count = min(_round_up(quantile(counts, _MOST_ITEMS)), count_limit)
+        max_count = min(_round_up(quantile(counts, _UNCUT)), count_limit)
         private = None
         if private_rho is not None:
-            views_seen = [view for _, _, view in seen if view.labels]
-            private = self._private(views_seen, private_rho, range_)
+            private = self._private(counted, private_rho, range_)
             max_items = private.max_items
             max_count = private.max_count
             if private.range is not None:
                 self.items = replace(self.items, range=private.range)
-        # What would be counted within them, by stream key and item.
-        pairs: Counter[tuple[str, str]] = Counter()
-        for index, _, view in seen:
-            name = view.key
-            if key is not None and key.setting == RECORD_KEY:
-                name = _text_key(self._sample.records[index].key) or ""
-            # The first items of an event count, as in the worker.
-            for item, count in list(_amounts(view).items())[:max_items]:
-                pairs[name, item] += min(count, max_count)
-        if self.time is None:
-            times = [self._sample.records[index].time_ms for index, _, _ in seen]
-            by_place = dict(enumerate(self._logged))
-        else:
-            times = [time_ms for _, time_ms, _ in seen]
+        by_place = dict(enumerate(self._logged))
+        if self.time is not None:
             by_place = self.time.times
         return Draft(
             sample=self._sample,
@@ -395,19 +378,40 @@ class SampleGuesses:
             user=user,
             users=users,
             empty=empty,
-            accepted=len(seen),
-            skipped=len(events) - len(seen),
-            pairs=pairs,
+            accepted=len(views),
+            skipped=len(events) - len(views),
+            pairs=self._pairs(views, key, max_items, max_count),
             max_items=max_items,
             max_count=max_count,
             items_within=fmean(number <= max_items for number in items_per_event),
             counts_within=fmean(count <= max_count for count in counts),
             private=private,
             times=times,
-            rate=self._rate([index for index, _, _ in seen], times),
+            rate=self._rate(list(views), times),
             personal=[field for field in self.all_fields if field.who is not None],
             quoted_keys=self.quoted_keys,
         )
+
+    def _pairs(
+        self,
+        views: Mapping[int, ViewValues],
+        key: Candidate | None,
+        max_items: int,
+        max_count: int,
+    ) -> Counter[tuple[str, str]]:
+        """Return how often each (stream key, label) would be counted within the bounds.
+
+        `views` has what is read of the events by their index. Without a `key`, all have the key "".
+        """
+        pairs: Counter[tuple[str, str]] = Counter()
+        for index, view in views.items():
+            name = view.key
+            if key is not None and key.setting == RECORD_KEY:
+                name = _text_key(self._sample.records[index].key) or ""
+            # The first items of an event count, as in the worker.
+            for item, count in list(_amounts(view).items())[:max_items]:
+                pairs[name, item] += min(count, max_count)
+        return pairs
 
     def _rate(self, indices: Sequence[int], times: Sequence[int]) -> float:
         """Estimate the accepted events per second in the topic.
@@ -439,10 +443,13 @@ class SampleGuesses:
             samples.append(sample)
         return sum(event_rates(samples))
 
-    def _events(self, shape: Shape) -> list[tuple[int, Event]]:
-        """Return the events among all decoded records, with their indices in the sample."""
+    def _events(self, shape: Shape) -> dict[int, tuple[int, ViewValues | None]]:
+        """Return the events among all decoded records, by their index in the sample.
+
+        Of each its time in ms, and what the view reads of it: None if the condition skips it.
+        """
         projection = Projection(shape)
-        events = []
+        events = {}
         for index, record in self._decoded.objects.items():
             event = projection.event(record)
             if isinstance(event, str):
@@ -452,9 +459,10 @@ class SampleGuesses:
                 if shape.time is None
                 else event.time
             )
+            [view] = event.views
             # An event that the condition skips is accepted whatever its time.
-            if not any(event.views) or OLDEST_MS <= time_ms <= self._latest_ms:
-                events.append((index, event))
+            if view is None or OLDEST_MS <= time_ms <= self._latest_ms:
+                events[index] = time_ms, view
         return events
 
 
@@ -492,7 +500,7 @@ def quantile(ordered: Sequence[int], share: float) -> int:
 
 
 def _round_up(number: int) -> int:
-    """Round up to 20, 30, 50, 100, 200, ...; numbers up to 10 stay as they are."""
+    """Round up to 20, 30, 50, 100, 200, ...; 1 to 10 stay as they are, and less becomes 1."""
     if number <= 10:
         return max(number, 1)
     steps = (digit * 10**power for power in range(20) for digit in (1, 2, 3, 5))

@@ -31,7 +31,7 @@ def percent(share: float) -> str:
 
 
 def about(number: float) -> str:
-    """Return a number as text, rounded to two digits."""
+    """Return a number as text, to two significant digits; infinity, NaN and less than 0 as "0"."""
     if number <= 0 or not math.isfinite(number):
         return "0"
     rounded = round(number, 1 - math.floor(math.log10(number)))
@@ -197,7 +197,8 @@ def walk(
 ) -> Iterator[tuple[Steps, object]]:
     """Yield a record's values with their steps, through objects and one list on the way.
 
-    Of an object at most `names_max` names, of a list at most `elements_max` elements are visited.
+    Of an object at most `names_max` names (None: all), of a list at most `elements_max` elements
+    are visited.
     """
     yield steps, value
     if isinstance(value, Mapping) and len(steps.names) < STEPS_MAX:

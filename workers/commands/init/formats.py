@@ -137,7 +137,7 @@ class SchemaDecoder:
         # Where the event begins: in Protobuf only after the message path.
         start = HEADER
         if schema.kind == PROTOBUF:
-            _, start = message_path(
+            _number, start = message_path(
                 np.frombuffer(value, dtype=np.uint8), HEADER, len(value)
             )
             if start == REFUSED:

@@ -380,7 +380,7 @@ def _partitioner(
 ) -> str | None:
     """Return the known hash that places nearly all records by user; None: none does.
 
-    `users` has the user by the record's place, `partitions` where each record lies.
+    `users`, at least one, are by the record's place; `partitions` has where each record lies.
     """
     keys = [
         (partitions[place], user.encode(errors="replace"))
@@ -406,7 +406,8 @@ _PROSE = 80
 class ItemCandidate:
     """Field that may hold the items, with a relative likelihood `score`.
 
-    `count` is a sibling field with the amount. Without a `range` of buckets, values are labels.
+    `count` is a sibling field with the amount; None: each item counts once. Without a `range` of
+    buckets, values are labels.
     """
 
     field: Field
@@ -433,7 +434,7 @@ def items_of(fields: Sequence[Field]) -> list[ItemCandidate]:
 
 
 def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemCandidate]:
-    """Yield a field as a candidate for the items, by its form: at most as labels and as numbers.
+    """Yield a field as a candidate for the items: one value an event as labels, numbers, or both.
 
     Nothing if it is personal, as its published values would identify people or single events, or
     the same in every record. Scores: objects of counts 100, elements of lists 85, lists 80, single

@@ -210,7 +210,7 @@ def _goes_with(users: Values, values: Values, field: Field) -> bool:
             for value in values_here:
                 by_user[user][value] += 1
                 by_value[value][user] += 1
-    # Too few that occur together; of all users there are at least USERS_MIN.
+    # Too few occur together: there are USERS_MIN users or more, of whom half must have a value.
     if min(len(by_user), len(by_value)) < USERS_MIN / 2:
         return False
     # Values for each user, on average.
@@ -228,8 +228,9 @@ def _goes_with(users: Values, values: Values, field: Field) -> bool:
     # One decides the other: enough where there are about as many of both.
     if _AS_MANY <= ratio <= 1 / _AS_MANY:
         return True
-    # Several pictures or tokens of each user, if it is named as an id or a link, or most values are
-    # links. Names of what is counted (a product, a song) or grouped by (a shop) are not of users.
+    # Else there must be more values than users, each of one user: several pictures or tokens, in a
+    # field that is named as an id or a link, or has mostly links. Names of what is counted (a
+    # product, a song) or grouped by (a shop) are not of users.
     things = names.ITEM - names.LINK - frozenset(("page", "pages", "path"))
     links = sum(_LINK.match(value) is not None for value in by_value)
     identifies = field.name_has(names.ID, names.LINK) or 2 * links > len(by_value)

@@ -105,7 +105,8 @@ class PrivateChoice:
         `cells` has the cell of each event. Also return the standard deviation of a cell's noise.
         This is all that is read of a sample, and is done once for each name.
         """
-        # For one tick, with no share of rho for a last one.
+        # For one tick, with no share of rho for a last one. `rho_item` is what a change of one cell
+        # by 1 costs, for all ranks together: an event lies in one cell, so that is all.
         counter = ranked_counter(number, 1, self._rho, None)
         self._spent += Fraction(counter.rho_item)
         counts: Longs = np.bincount(cells, minlength=number)

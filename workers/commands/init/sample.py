@@ -144,7 +144,7 @@ def _read(
     cut = False
     sampled = {log: deque[Record]() for log in left}
     sizes = Counter[Partition]()
-    for log, records, _, _ in topic_reader.read(left, longest, deadline):
+    for log, records, _position, _ended in topic_reader.read(left, longest, deadline):
         of_log = sampled[log]
         for record in _records_of(log[1], records):
             # Oldest first, so these are complete once they are enough, or the share is full.

@@ -65,7 +65,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
 
     It is also long enough that the ticks since the oldest event, up to `now_ms`, are not too many.
     """
-    # Count of the commonest item in a second; 0 if the rate of events is unknown.
+    # Count of the commonest item in a second; 0 if the rate of events is unknown, or none counts.
     commonest_s = 0.0
     if draft.pairs:
         commonest_s = draft.rate * max(draft.pairs.values()) / draft.accepted
@@ -75,7 +75,7 @@ def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
         horizon = epoch_ms // tick_ms
         config = config_of(draft, tick_ms, horizon)
         mechanism = build(config, "event" if draft.user is None else "user")
-        sd, _ = mechanism.curve(horizon).worst_and_rms(horizon)
+        sd, _rms = mechanism.curve(horizon).worst_and_rms(horizon)
         enough = commonest_s * tick_ms / 1000 >= _ABOVE_NOISE * sd
         if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
             break
@@ -155,7 +155,7 @@ def _windows_offer(draft: Draft, config: HistogramConfig) -> str:
     else:
         return ""
     # The longest window has the most noise.
-    sd, _ = worst_and_rms(sliding.windows[-1])
+    sd, _rms = worst_and_rms(sliding.windows[-1])
     offer += f"; a noise of up to {about(sd)}"
     threshold = sliding.threshold_of(len(windows) - 1)
     if threshold is not None:

@@ -56,7 +56,7 @@ class Records:
         self.checked: dict[str, Checked] = defaultdict(Checked)
         # By series, stream key and part: the pages of a snapshot so far.
         self._pages: dict[tuple[str, str, int], list[bytes]] = {}
-        # Number of the last signature that was matched, by series, chain and log.
+        # Number of the last signature that was matched, by (series, chain, `log` of `take`).
         self._last_number: dict[object, int] = {}
 
     def take(

@@ -79,7 +79,7 @@ class SignedTopics:
             for record in _read(consumer, signed):
                 tick = take_signature(history, record)
                 keep(record.value)
-                _, end = first_look[record.log]
+                _begin, end = first_look[record.log]
                 if record.offset >= end:
                     later |= places_of(tick)
                 self._progress.update(f"{history.records:,} signatures")
