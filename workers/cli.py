@@ -489,7 +489,10 @@ def key_rotate(chosen: options.KeyRotation) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and end the process with its exit code, also if the output's reader is gone."""
+    """Run a command and end the process with its exit code, also if the output's reader is gone.
+
+    `arguments` None: those of the process.
+    """
     # Rare collections: imports stay, and the rest goes with the process (saves 0.4 s).
     gc.set_threshold(50_000, 20, 100)
     code = execute(arguments)
@@ -514,7 +517,10 @@ def _discard(stream: TextIO) -> None:
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; every exception becomes an exit code and a line on stderr."""
+    """Run a command; every exception becomes an exit code and a line on stderr.
+
+    `arguments` None: those of the process.
+    """
     # Filled by commands: "debug", and "say", how to report an error in the form of the log.
     state: dict[str, Any] = {}
     try:

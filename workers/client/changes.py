@@ -232,7 +232,7 @@ def _ticks_between(newer: Fields, older: Fields | None, last: Fields | None) -> 
 def _exact_window(
     newer: Fields, older: Fields | None, last: Fields | None
 ) -> Window | None:
-    """Return the window of `newer` that covers just this change, if any: it has the errors."""
+    """Return the window of `newer` that covers just this change: it has the errors. None: none."""
     ticks = _ticks_between(newer, older, last)
     return next((window for window in _windows(newer) if window.ticks == ticks), None)
 
@@ -295,7 +295,7 @@ def _changes_of_sums(
             signed.append((msgspec.convert(last, Sums), 1))
         if older is not None:
             signed.append((msgspec.convert(older, Sums), -1))
-        # Standard deviations of a count and of a sum, to be added up.
+        # Standard deviations of a count and of a sum, to be added up: a bound, whatever they share.
         errors = [(snapshot.sd, snapshot.sum.sd) for snapshot, _ in signed]
         window = _exact_window(newer, older, last)
         if window is not None and window.sum_sd is not None:

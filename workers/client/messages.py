@@ -68,7 +68,8 @@ class SumRange(msgspec.Struct, frozen=True, rename={"from_": "from"}):
 class CountedWindow(msgspec.Struct, frozen=True, rename={"from_": "from"}):
     """The window that the counts of a snapshot without epochs cover; times in ms.
 
-    `counts` is "users" where a count is how many different users had an event with the item.
+    `counts` is "users" where a count is how many different users had an event with the item; None
+    where it is how often the item occurred.
     """
 
     ms: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
@@ -204,7 +205,7 @@ class Pages:
 
     @property
     def first_position(self) -> int | None:
-        """Return the position of the oldest record that waits for others."""
+        """Return the position of the oldest record that waits for others; None if none waits."""
         return next((tick.position for tick in self._waiting.values()), None)
 
     def receive(

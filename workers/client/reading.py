@@ -59,7 +59,7 @@ class Item(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """An item's sum and mean with its interval; no mean where the count may be 0."""
+    """An item's sum, and its mean with its interval; `mean` is None where the count may be 0."""
 
     sum: float
     mean: float | None
@@ -139,7 +139,8 @@ def snapshots(
     Args:
         config: the settings file.
         histograms: their names; none: all of the file.
-        since, until: only ticks with `since` < end <= `until`: RFC 3339, a day, or ms since 1970.
+        since, until: only ticks with `since` < end <= `until`: RFC 3339, a day, or ms since 1970;
+            None: no bound.
         follow: wait for more at the ends, for ever.
     """
     between = Between.of(since, until)
@@ -197,7 +198,10 @@ class Between(NamedTuple):
         until: str | int | None,
         names: tuple[str, str] = ("since", "until"),
     ) -> Self:
-        """Parse the bounds, each RFC 3339, a day, or ms since 1970; `names` are for messages."""
+        """Parse the bounds, each RFC 3339, a day, ms since 1970, or None: no bound.
+
+        `names` are what messages call them.
+        """
         since_ms, until_ms = (
             None if bound is None else parse_time(name, str(bound))
             for name, bound in zip(names, (since, until), strict=True)
@@ -238,14 +242,17 @@ class Assembly:
     def start(
         self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]
     ) -> None:
-        """Note that each partition will be read from its position to its end, both offsets."""
+        """Note that each partition will be read from its position to its end, both offsets.
+
+        A partition with nothing left to read is finished already.
+        """
         self._last_end_ms = {
             where: 0 for where, offset in positions.items() if offset < ends[where]
         }
         self._partition_count = Counter(topic for topic, _ in positions)
 
     def receive(self, where: Partition, message: Message) -> Snapshot | None:
-        """Return the snapshot that a record completes, if it does.
+        """Return the snapshot that a record completes; None while others are missing.
 
         Raise InvalidSnapshot, which says where, for a record that no worker wrote.
         """
@@ -253,6 +260,7 @@ class Assembly:
         pages = self._pages[topic]
         self._record_count[topic] += 1
         try:
+            # The running number is for `take_lost`: what waits for too many others is lost.
             whole = pages.receive(
                 self._histogram_of[topic],
                 message.value(),
@@ -282,6 +290,7 @@ class Assembly:
         lost = []
         for topic, pages in self._pages.items():
             pages.forget_outdated(before_ms=read_to_ms.get(topic, math.inf))
+            # A tick of which the first record came longer ago is lost.
             within = RECORDS_WITHIN * self._partition_count[topic]
             pages.forget_before(position=self._record_count[topic] - within)
             lost += [(topic, tick) for tick in pages.lost]

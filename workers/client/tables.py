@@ -200,6 +200,7 @@ def _items(snapshots: list[Snapshot], ticks: Columns) -> Columns:
     }
     columns["item"] = object_column([label for label, _ in items])
     columns["count"] = np.array([count for _, count in items], np.int64)
+    # Of snapshots without sums. In an array of doubles None becomes nan, which is null later.
     no_sums = [(None,) * len(SUMS)]
     sums = chain.from_iterable(
         snapshot.sums or no_sums * len(items)
@@ -222,7 +223,7 @@ def tick_columns(
     """Return the columns of `TICKS` without the times, with a row for each snapshot.
 
     `shown` is the number of items of each snapshot, for snapshots that were read without their
-    items; else it is counted.
+    items; None: it is counted. A number is None for a snapshot that lists none, such as an answer.
     """
     if shown is None:
         shown = [
@@ -307,7 +308,7 @@ def object_column(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 
 def float_column(values: ArrayLike | Sequence[float | None]) -> np.ndarray[Any, Any]:
-    """Return a column of doubles, in which None and nan are null: masked, as DuckDB takes it."""
+    """Return a column of doubles; None, nan and infinity are null: masked, as DuckDB takes it."""
     return np.ma.masked_invalid(np.array(values, np.float64))
 
 

@@ -66,6 +66,7 @@ class Chain:
 
     #: Hashes of these records: that of number n is at n - 1.
     digests: list[bytes] = field(default_factory=list)
+    # The last of these records; None before the first.
     last: SignedTick | None = None
     # Heads by series and stream key: after the last whole tick, and those of the tick being read.
     heads: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -266,7 +267,7 @@ class SignedHistory:
 
 
 def _digest_of(chain: Chain, number: int) -> bytes | None:
-    """Return the hash of the record `number` of a chain, if it was read; it may still wait."""
+    """Return the hash of the record `number` of a chain, even if it waits; None: not read."""
     if 1 <= number <= len(chain.digests):
         return chain.digests[number - 1]
     waiting = chain.waiting.get(number)

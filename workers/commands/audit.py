@@ -212,7 +212,10 @@ class Auditor:
         return max(self._begins.values(), default=None)
 
     def run(self, progress: ProgressLine, exact: IO[bytes] | None) -> None:
-        """Compare everything, to the first `Difference`; write every snapshot's line to `exact`."""
+        """Compare everything, to the first `Difference`.
+
+        Write every snapshot's line, with exact counts, to `exact`; None: nowhere.
+        """
         self._progress = progress
         self._exact = exact
         # The worker may be running: read the states before the published snapshots.
@@ -732,7 +735,8 @@ def _with_exact(histogram: Histogram, number: int, snapshot: Snapshot) -> bytes:
 def audit(settings: Settings, exact: Path | None = None) -> int:
     """Run the audit, print its findings, and return 0, or 1 after the first difference.
 
-    `exact` is a new file for every snapshot with its exact counts, which must never be published.
+    `exact` is a new file for every snapshot with its exact counts, which must never be published;
+    None: without.
     """
     auditor = Auditor(settings)
     ensure_compiled()
@@ -769,7 +773,7 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
 
 
 def _new_file(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
-    """Open a file for exact counts that only its owner can read; never replace one."""
+    """Open a new file for exact counts that only its owner can read; None: open none."""
     if path is None:
         return nullcontext()
     try:

@@ -56,7 +56,7 @@ def _read(
 ) -> tuple[Settings, list[ReleaseProgress | None] | None, list[Charge]]:
     """Return (settings, the state of every owner partition, charges of other workers).
 
-    The states are None if the topic is missing.
+    The states are None if the topic is missing, and one is None if its owner has published nothing.
     """
     connection = connection_of(settings)
     states = read_states(connection, settings.worker.name, progress.update)
@@ -253,7 +253,7 @@ def _total(
 ) -> None:
     """Print a total for one `unit`; `not_in_total` names what protects another unit.
 
-    Where there is such a thing, no total can be stated.
+    Where there is such a thing, no total can be stated: None, as where nothing was published.
     """
     if total is None and not_in_total:
         names = ", ".join(not_in_total)

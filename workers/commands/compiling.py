@@ -100,6 +100,7 @@ def compile_kernels() -> float:
     begun = time.perf_counter()
     with _fast_compiler(), _second_process() as wait:
         # What the second process does not compile: quantiles, the general reader, Avro.
+        # (Counts, their sd, q, a normal quantile, three kinds of variances, and room to work in.)
         ones = readonly_contiguous(np.ones(3))
         quantile(ones, 1.0, 0.5, 2.0, ones[:2], ones[:1], 3.0, np.empty(2))
         _compile_batches(_Unscanned)
@@ -335,6 +336,7 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
             reader = SourceReader(
                 events, {"": None}, placement, form(events.layout.tree)
             )
+            # Without grace.
             intake = Intake(lanes, 0, _KEY, store)
             # Of messages, by owner partition.
             sequences = [0, 0]
@@ -345,15 +347,14 @@ def _compile_batches(form: Callable[[Node], Format] = Json) -> None:
                 store.write(intake.user_changes(), 0)
                 messages = intake.take_messages(source=0, sequences=sequences, offset=0)
                 store.write(intake.sketch_changes(), 0)
+                # As a worker that starts again, before its first watermark and event.
                 Intake(lanes, 0, _KEY, store).restore(None, None)
-                sections = [
-                    section
+                contributions = [
+                    section.contributions()
                     for _owner, message in messages
                     for section in decode(message.encoded()).sections
                 ]
-                _require(bool(sections))
-                for section in sections:
-                    section.contributions()
+                _require(bool(contributions))
 
 
 def _compile_replay() -> None:

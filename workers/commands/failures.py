@@ -38,7 +38,8 @@ def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = log) 
     if isinstance(error, QuietcountError):
         say(_one_line(error))
         return EXIT_FENCED if isinstance(error, Fenced) else EXIT_EXPECTED
-    # A library that this command has not loaded has raised nothing, and is not loaded for this.
+    # A library that this command has not loaded has raised nothing, and is not loaded for this: no
+    # error is an instance of ().
     kinds = (
         getattr(sys.modules.get(module), name, ()) for module, name in KAFKA_ERRORS
     )

@@ -54,7 +54,10 @@ def json_fault(value: bytes) -> Fault | None:
 
 
 def fault_of(settings: Settings, value: bytes | None) -> Fault | None:
-    """Return the fault of a rejected record in JSON, in the bytes after any schema id."""
+    """Return the fault of a rejected record in JSON, in the bytes after any schema id.
+
+    None if it has no value, or is JSON after all.
+    """
     if value is None:
         return None
     framed = settings.events.format == "json_schema"

@@ -1,7 +1,9 @@
 """The options of every command, each declared once: a field of its command's record.
 
-The field's name is the option's unless it names others; its type says how the text is read. `cli`
-makes the parameters of click, the library of the command line, from these records.
+The field's name is the option's unless it names others; its type says how the text is read. After
+an option's help comes what the help calls its value, None for a flag or a choice. An option that
+was not given is None, or has its default. `cli` makes the parameters of click, the library of the
+command line, from these records.
 """
 
 from dataclasses import dataclass, field, fields

@@ -22,6 +22,7 @@ def show_plan(settings: Settings, before: Settings | None, chosen: Plan) -> int:
         require("--registry", "yaml", "jinja2", "matplotlib")
     if report is not None:
         prepare(report, force=chosen.force)
+    # Of the fullest period; None without a ceiling.
     epsilon = check_ceiling(settings)
     plan = make_plan(settings)
     if report is not None:

@@ -328,7 +328,7 @@ class _AcceptanceFilter:
 
 
 def record_key(settings: Settings, reject: Rejected) -> bytes | None:
-    """Return the key that the producer gave a rejected record."""
+    """Return the key that the producer gave a rejected record; None: none."""
     # In the topic by user the key is the user, and a header has the producer's, unless both are
     # the same.
     if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:

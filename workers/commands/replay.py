@@ -224,9 +224,9 @@ def empty_runs(
 
 
 def _stopped(summary: Summary, place: str | None, *, measured: bool) -> str:
-    """Return how far a replay came that was stopped, and where its snapshots are, if any.
+    """Return how far a replay came that was stopped, and the `place` of its snapshots.
 
-    `measured`: it is a backtest.
+    `place` None: none were written. `measured`: it is a backtest.
     """
     text = "replay: stopped: "
     if summary.last_ms is None:
@@ -253,6 +253,7 @@ class Output:
     def __init__(self, name: str | None) -> None:
         """Open the file `name`, for now as NAME.part; "-": standard output, None: no file."""
         self._name = name
+        # None: nothing is written.
         self._file: IO[bytes] | None = None
         # The file's path until it gets its name.
         self._part: Path | None = None

@@ -169,7 +169,7 @@ def _print(
 
 
 def _retention(milliseconds: str | None, cleanup: str) -> str:
-    """Return how long a topic keeps its records, in words."""
+    """Return how long a topic keeps its records, in words; `milliseconds` None: it is not set."""
     if cleanup == "compact":
         return "latest of each key"
     if milliseconds is None:

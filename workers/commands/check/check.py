@@ -25,7 +25,10 @@ BEFORE_BOUNDS = "    these are events before users are bounded: a sample does no
 
 
 def check(settings: Settings, *, source: str | None, records: int) -> int:
-    """Print findings on `records` events of the events topics, or of the file `source`."""
+    """Print findings on `records` events of the file `source`; None: of the events topics.
+
+    Return the exit code.
+    """
     check_ceiling(settings)
     ensure_compiled()
     sample = (
@@ -253,7 +256,7 @@ def _spread(
     """Return how a quantity is distributed, and how much of it a bound cuts off.
 
     `bound` is text such as "max_items = 2", `thing` what is cut, such as "event"; `total` is how
-    many there are of it, to state a share.
+    many there are of it, to state a share; None: without a share.
     """
     text = f"median {spread.median:g}, 99 % have at most {spread.most_of_99:g}, the most {spread.most:,}; {bound}"
     if not spread.above:

@@ -164,7 +164,8 @@ class ThresholdEstimate(NamedTuple):
 class WindowEstimate(NamedTuple):
     """A window without epochs, of `ms`: its worst noise, and its expected counts.
 
-    `largest` and `median` are those of the sampled items, of which `shown` pass the threshold.
+    `largest` and `median` are those of the sampled items, of which `shown` pass the threshold; all
+    are shown if that is None.
     """
 
     ms: int
@@ -184,8 +185,8 @@ class Expected:
     epoch's last tick, or that of the first year. A tick has `events`; `largest` and `median` are
     expected counts in it of the sampled items (0 without items); `items` counts pairs of stream key
     and item. `passing` is at the first and the last tick at which a threshold decides (empty: no
-    threshold); `declared` is the share of contributions in the domain, if any. Without epochs there
-    are `windows` in place of `first`, `sd_first`, `sd_worst` and `passing`.
+    threshold); `declared` is the share of contributions in the domain (None: it has none). Without
+    epochs there are `windows` in place of `first`, `sd_first`, `sd_worst` and `passing`.
     """
 
     has_counts: bool = True
@@ -334,7 +335,7 @@ class RejectReason:
     `example` is the first of them, exact; `fields` counts their paths; `absent` is the field that
     the reason names if none has it; `hint` how such records might be accepted; `empty` how many
     `missing = "empty"` would accept, as events without items; `fault` where the example stops being
-    JSON; `keys` the lines about undeclared stream keys.
+    JSON; `keys` the lines about undeclared stream keys. None and "" say that there is none.
     """
 
     reason: str
@@ -414,7 +415,8 @@ class Findings:
     """Findings on a sample: `skipped` records match no histogram's `where`.
 
     `why` has the most common reject reason first, `time_hint` a possible problem with the times,
-    which are the records' own with `times_of_records`. `gaps` are long times without events.
+    which are the records' own with `times_of_records`. `first_ms` and `last_ms` are None without
+    accepted events. `gaps` are long times without events.
     """
 
     records: int
@@ -929,7 +931,7 @@ def _rows(
     """Return the rows (m,) of the labels of `events` (k,), and how many each of these has (k,).
 
     The labels of event i are those in rows `columns.ends`[i - 1] to before `columns.ends`[i]. At
-    most `most` labels of an event are taken, the first ones.
+    most `most` labels of an event are taken, the first ones; None: all.
     """
     lengths = np.diff(columns.ends, prepend=0)[events]
     taken = lengths if most is None else np.minimum(lengths, most)

@@ -172,6 +172,7 @@ class Generator(threading.Thread):
         #: How often the year was begun, and the time of the newest flight in it.
         self.years = 0
         self.simulated = ""
+        #: None while it has not failed.
         self.error: Exception | None = None
 
     def lift_limit(self) -> None:

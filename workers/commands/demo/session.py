@@ -177,6 +177,7 @@ class Stop:
         self._started = time.monotonic()
         self._seconds = seconds
         self._signals = 0
+        # The handlers that were set before, to be set again.
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -523,7 +524,10 @@ def _consumer_of_all(connection: Connection, topics: Iterable[str]) -> Consumer:
 
 
 def _report_failure(child: Child, exit_code: int | None) -> int:
-    """Print how the worker failed, and the end of its log; return the demo's exit code."""
+    """Print how the worker failed, and the end of its log; return the demo's exit code.
+
+    `exit_code` is the worker's; None: it still runs, but is silent.
+    """
     what = f"has published nothing for {SILENCE_S:.0f} s"
     if exit_code is not None:
         what = f"ended by itself with exit code {exit_code}"

@@ -121,6 +121,7 @@ def picture(scene: Scene, path: Path) -> None:
 
 def compact(count: int) -> str:
     """Format a count in at most `DIGITS` columns up to 999 billion: 12,345, 123.4k, 1.234M."""
+    # A minus sign takes a column, too.
     if -10_000 < count < 100_000:
         return f"{count:,}"
     size = count / 1_000

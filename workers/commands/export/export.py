@@ -304,7 +304,10 @@ class Cut:
         snapshot: Snapshot | LostTick,
         last: Collection[RecordPlace] = (),
     ) -> None:
-        """Note that a snapshot is whole or lost; its records, with the `last`, wait no more."""
+        """Note that a snapshot is whole or lost; its records wait no more.
+
+        `last` has the record that made it whole, which has not waited; none if it is lost.
+        """
         records = [*self._waiting.pop(its_id, ()), *last]
         self._finished.append(_Finished(snapshot, records))
 

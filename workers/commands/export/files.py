@@ -55,7 +55,10 @@ class Files:
             yield cls(directory, kind)
 
     def load(self) -> State | None:
-        """Return the state of the last commit; first finish or undo an interrupted one."""
+        """Return the state of the last commit, None before the first.
+
+        First finish or undo an interrupted one.
+        """
         path = self._directory / _MANIFEST
         manifest = None
         if path.exists():

@@ -84,7 +84,10 @@ class Catalog:
         return None if found is None else found[1]
 
     def _newest(self, name: str) -> tuple[int, str] | None:
-        """Return the id of the newest snapshot of a table that has a state, and the state."""
+        """Return the id of the newest snapshot of a table that has a state, and the state.
+
+        None for a table without snapshots.
+        """
         if not self._catalog.table_exists(name):
             return None
         table = self._catalog.load_table(name)
@@ -105,7 +108,7 @@ class Catalog:
     def _take_back(self, items_state: str | None) -> None:
         """Take back the ticks of a commit that ended before its items.
 
-        `items_state` is the state of the table of items, as JSON.
+        `items_state` is the state of the table of items, as JSON; None: it has no commit.
         """
         if self._state(_TICKS) == items_state:
             return

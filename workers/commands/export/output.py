@@ -19,7 +19,10 @@ _LOCK = ".lock"
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of an output; `histograms` is empty for all of the settings."""
+    """Content of an output; `histograms` is empty for all of the settings.
+
+    Its ticks end after `since_ms`, and up to `until_ms`; None: no bound.
+    """
 
     worker: str
     format: str

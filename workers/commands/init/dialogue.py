@@ -232,7 +232,7 @@ def _answers(
     """Return (what stream keys may be named, whether users are protected, range of buckets).
 
     Options that were given decide, for buckets `range_`; the others are asked for if `ask`, else
-    have cautious values. Without a range, that of the draft is kept.
+    have cautious values. Range None: that of the draft is kept, if it has buckets.
     """
     keys = chosen.keys
     users = chosen.users

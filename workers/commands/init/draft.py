@@ -147,6 +147,7 @@ class SampleGuesses:
         self.all_fields: Sequence[Field] = ()
         self._survey(now_ms)
         self.all_fields = self.fields
+        #: None: all events count.
         self.where: ConditionGuess | None = None
         places_with_items = self._places_with(self.items)
         # Where some records lack the items, perhaps a field tells which.
@@ -231,14 +232,14 @@ class SampleGuesses:
         return [candidate for candidate in found if self._fits(candidate, None)]
 
     def users(self, key: Candidate | None) -> list[Candidate]:
-        """Return the fields that could be the user beside this stream key, likeliest first."""
+        """Return the fields that can be the user beside this key (None: none), likeliest first."""
         found = users_of(
             self.fields, self._record_key, self._partitions, self._sample.partitions
         )
         return [candidate for candidate in found if self._fits(key, candidate)]
 
     def _fits(self, key: Candidate | None, user: Candidate | None) -> bool:
-        """Return whether the settings accept this stream key and user together."""
+        """Return whether the settings accept this stream key and user (None: none) together."""
         if key is not None and user is not None and key.setting == user.setting:
             return False
         return not list(complaints(self._shape(key, user, empty=False)))
@@ -248,7 +249,8 @@ class SampleGuesses:
     ) -> Shape:
         """Return how the worker would read events with these choices.
 
-        `empty`: events without items are accepted, as with the setting `missing = "empty"`.
+        None: one stream key for all events, or no user. `empty`: events without items are accepted,
+        as with the setting `missing = "empty"`.
         """
         where: tuple[Condition, ...] = ()
         if self.where is not None:
@@ -273,7 +275,7 @@ class SampleGuesses:
         """Choose bounds by noisy quantiles of the events' views, for `rho` together.
 
         Max_items unless an event has just one item, max_count unless that counts once, and buckets
-        of numbers unless their `range_` was given.
+        of numbers unless their `range_` was given (None: it was not).
         """
         chooses_items = self.items.field.form is not Form.ONE
         chooses_count = self.items.count is not None or chooses_items
@@ -472,7 +474,7 @@ def views_of(
     """Return the one view of a draft, which needs no name: how its histogram reads an event."""
     edges = None if items.range is None else items.range.edges
     count = None if items.count is None else items.count.path
-    view = View(parse_field(key) or ALL_KEYS, items.field.path, count, where, edges)
+    view = View(parse_field(key), items.field.path, count, where, edges)
     return MappingProxyType({"": view})
 
 

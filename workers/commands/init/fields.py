@@ -59,7 +59,7 @@ _MANY_NAMES = 50
 
 
 class Steps(NamedTuple):
-    """The names on the way to a value, and after how many of them a list lies, if one does."""
+    """The names on the way to a value, and after how many of them a list lies; None: none does."""
 
     names: tuple[str, ...] = ()
     list_at: int | None = None
@@ -256,8 +256,10 @@ class _Survey:
     def __init__(self, records: Sequence[object]) -> None:
         """Prepare for both passes over decoded records."""
         self._records = records
+        # What the first pass finds, and the second.
         self._objects: dict[Steps, _ObjectNames] = {}
         self._fields: dict[tuple[Steps, Form], Field] = {}
+        # As `_path` returns them.
         self._paths: dict[Steps, Path | None] = {}
         self._nulls = Counter[Steps]()
         # The record at hand, and the ids of the fields found in it.
@@ -443,7 +445,7 @@ class ConditionGuess:
 def guess_condition(
     fields: Sequence[Field], places_with_items: set[int]
 ) -> ConditionGuess | None:
-    """Return the condition that separates records with items from the others, if there is one.
+    """Return the condition that separates records with items from the others; None: there is none.
 
     `places_with_items` has the places of the former.
     """

@@ -47,8 +47,8 @@ def decode_sample(
 ) -> DecodedSample:
     """Decode a sample's values in the format that most of them have; leave out the others.
 
-    `access` is to the schema registry, if one was given. Raise CannotGuess if most values are in no
-    known format, or no objects.
+    `access` is to the schema registry; None: none was given. A value may be None, as in Kafka.
+    Raise CannotGuess if most values are in no known format, or no objects.
     """
     number = sum(value is not None for value in values)
     if not number:

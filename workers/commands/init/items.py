@@ -49,7 +49,10 @@ _PER_DECADE = 3
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The `buckets` setting: `count` intervals from `first` to `last`."""
+    """The `buckets` setting: `count` intervals from `first` to `last`.
+
+    With the `scale` "linear" they are equally wide, with "log" their edges have a constant ratio.
+    """
 
     first: Decimal
     last: Decimal
@@ -198,8 +201,9 @@ class Candidate:
 
     `setting` is as in the settings file: a path, or "$key". A user also has the `partitioner`, the
     hash by which the records are placed in partitions (None: by no known one), and the entity that
-    its name identifies (`who`). A stream key `fits` if its name is one of something that has a
-    histogram, such as a shop; else it has few values, and is only named as an alternative.
+    its name identifies (`who`; None: its name says none). A stream key `fits` if its name is one of
+    something that has a histogram, such as a shop; else it has few values, and is only named as an
+    alternative.
     """
 
     setting: str

@@ -173,7 +173,7 @@ _ENDS = sorted(
 
 
 def user_kind(path: Path) -> UserKind | None:
-    """Return the entity that a field's name identifies, if any.
+    """Return the entity that a field's name identifies; None: nobody and nothing known.
 
     The noun decides: the last word, other than words for an identifier, in the last segment of the
     path that has one. `order.customer.id` and `order_customer_id` are a customer,
@@ -188,7 +188,7 @@ def kind_of_name(path: Path) -> UserKind | None:
 
 
 def _kind_by_noun(path: Path) -> UserKind | None:
-    """Return the entity that the path's noun names, by the rule of `user_kind`."""
+    """Return the entity that the path's noun names, by the rule of `user_kind`; None: none."""
     # Words for an identifier behind the noun.
     identified_by = set[str]()
     for step in reversed(path.steps):
@@ -218,7 +218,7 @@ def _kind_by_noun(path: Path) -> UserKind | None:
 
 
 def _kind_of_whole_name(name: str) -> UserKind | None:
-    """Return the kind of a name whose last words are, together, a known one."""
+    """Return the kind of a name whose last words are, together, a known one; None: they are not."""
     parts = words(name)
     # Its last words, the most of them first.
     endings = ("".join(parts[start:]) for start in range(len(parts)))
@@ -228,7 +228,8 @@ def _kind_of_whole_name(name: str) -> UserKind | None:
 def container_kind(steps: tuple[str, ...]) -> UserKind | None:
     """Return the person, account or device that an object is, by the last word of its name.
 
-    `steps` is the object's path; names that say nothing, such as "details", are passed over.
+    None: it is none of them. `steps` is the object's path; names that say nothing, such as
+    "details", are passed over.
     """
     for step in reversed(steps):
         word = _parts_of_name(step)[-1:]

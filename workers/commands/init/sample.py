@@ -30,7 +30,7 @@ WIDER = 4
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Record:
-    """A sampled record; `time_ms` is Kafka's timestamp."""
+    """A sampled record; `time_ms` is Kafka's timestamp, and a record may lack a key or a value."""
 
     partition: int
     offset: int

@@ -25,9 +25,9 @@ _IN_TIME = 0.99
 class TimeCandidate:
     """Candidate for the event time.
 
-    `score` is a relative likelihood, whose weights are judgements. `times` are ms since 1970, by
-    the record's place; `ascending` is the share of them that are not before the previous one in
-    their partition.
+    `unit` is as in the settings: "iso", or what a number counts, such as "ms". `score` is
+    a relative likelihood, whose weights are judgements. `times` are ms since 1970, by the record's
+    place; `ascending` is the share of them that are not before the previous one in their partition.
     """
 
     field: Field

@@ -100,7 +100,7 @@ def _lines_of(path: Path) -> Iterator[tuple[str, bytes]]:
 def _saving(path: Path | None) -> Iterator[Keep]:
     """Yield what writes a record to a new file, in a line; after a fault there is no file.
 
-    Without a `path` it writes nothing.
+    `path` None: it writes nothing.
     """
     if path is None:
         yield lambda value: None
