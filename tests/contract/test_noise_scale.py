@@ -54,6 +54,8 @@ Z = 4.5
 # Estimates from fewer values than these could not tell half the variance from all of it.
 LEAST = 400
 LEAST_PICKS = 1500
+# Of radix 3.
+TREES = ("meta", "misra_gries")
 PICKS = ("known_gumbel", "limit_dom")
 # Half the variance is 1 / 2 off, and Z standard errors are less.
 PRECISE = 0.11
@@ -88,10 +90,19 @@ def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
     elif variant.mechanism == "pay_what_you_get":
         yield 400, [apart] + [{}] * (TICKS - 1)
     elif variant.mechanism in PER_TICK:
-        # Every tick has estimates of its own.
         yield 200 if variant.mechanism in PICKS else 64, [apart] * 8
+    elif variant.mechanism in TREES:
+        yield 250 if variant.label == "pmg_laplace" else 130, [apart] * TICKS
     else:
-        yield 500 if variant.label == "pmg_laplace" else 200, [apart] * TICKS
+        yield 200, [apart] * TICKS
+
+
+def independent_ticks(variant: Variant) -> Sequence[int]:
+    """Return ticks that share no noise, so that every one has estimates of its own."""
+    if variant.mechanism in PER_TICK:
+        return range(1, 9)
+    # The nodes of a tree that make up 8 = 22 and 13 = 111 are distinct.
+    return (8, TICKS) if variant.mechanism in TREES else (TICKS,)
 
 
 def in_window(variant: Variant, ticks: Sequence[dict[str, int]]) -> Counter[str]:
@@ -121,7 +132,7 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
     """Return all estimates, with `factor` times the variance planted."""
     mechanism = built(variant)
     probe = Probe(factor=factor, keep_values=False)
-    per_tick = variant.mechanism in PER_TICK
+    ticks = independent_ticks(variant)
     squares: list[float] = []
     further: dict[str, list[float]] = {"sums": [], "totals": []}
     with probe.watching():
@@ -132,12 +143,11 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
             for t, histogram in enumerate(stream, 1):
                 tick: Tick = dict.fromkeys(keys, histogram)
                 shown = run.step(t, tick)
-                sums = Counter() if per_tick else sums
+                sums = Counter() if variant.mechanism in PER_TICK else sums
                 sums += Counter(histogram)
-                ready = per_tick or t == len(stream)
                 if isinstance(mechanism, OrderStatistics):
                     squares += of_sums(run, t, mechanism, sums)
-                elif isinstance(shown, WindowReleases) and ready:
+                elif isinstance(shown, WindowReleases) and t in ticks:
                     for begin, release in zip(
                         shown.begins, shown.releases, strict=True
                     ):
@@ -145,7 +155,7 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
                         squares += of_counts(run, release, own)
                         for name, values in of_parts(run, release, own):
                             further[name] += values
-                elif isinstance(shown, Release | Items) and ready and len(stream) > 1:
+                elif isinstance(shown, Release | Items) and t in ticks:
                     squares += of_counts(run, shown, sums)
                     for name, values in of_parts(run, shown, sums):
                         further[name] += values

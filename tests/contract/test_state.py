@@ -29,18 +29,12 @@ def uninterrupted(variant: Variant, seed: int) -> list[object]:
 def test_state_that_went_through_its_blocks_gives_the_same_releases(
     variant: Variant,
 ) -> None:
-    """After every tick, some, and the first: blocks hold all that later releases need."""
+    """After every tick, and after two of them: blocks hold all that later releases need."""
     stream = stream_of(4)
     expected = uninterrupted(variant, 4)
-    for restarts in (
-        range(1, TICKS),
-        [1],
-        random.Random(str(variant)).sample(range(1, TICKS), 4),
-    ):
-        assert (
-            Run(built(variant), 4).transcript(stream, restarts=list(restarts))
-            == expected
-        )
+    some = random.Random(str(variant)).sample(range(1, TICKS), 2)
+    for restarts in (range(1, TICKS), some):
+        assert Run(built(variant), 4).transcript(stream, restarts=restarts) == expected
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
