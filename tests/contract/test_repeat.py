@@ -12,7 +12,7 @@ import pytest
 
 from tests import ROOT
 from tests.pipeline.pipeline import Event, Partition, contribute
-from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig, Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS
 from workers.pipeline.factory import mechanisms
@@ -50,18 +50,29 @@ def events(seed: int) -> list[Event]:
     return sorted(out, key=lambda event: event[2])
 
 
-@cache
-def sent(name: str, *seeds: int) -> Sequence[bytes]:
-    """Return the messages of source partitions with these events."""
-    [messages] = contribute(
-        [events(seed) for seed in seeds], [small(name)], owners=1, step=20
-    )
+def sent(lane: Lane, *partitions: list[Event]) -> Sequence[bytes]:
+    config = next(one for one in map(small, NAMES) if one.lane == lane)
+    [messages] = contribute(partitions, [config], owners=1, step=20)
     return messages
 
 
 @cache
+def in_lane(lane: Lane) -> Sequence[bytes]:
+    """Return what all mechanisms of a lane read, from two source partitions."""
+    return sent(lane, events(1), events(2))
+
+
+@cache
+def in_orders(lane: Lane) -> Sequence[Sequence[bytes]]:
+    """Return the messages of the same events, differently spread over source partitions."""
+    stream = events(4)
+    return sent(lane, stream, []), sent(lane, stream[1::2], stream[0::2])
+
+
+@cache
 def uninterrupted(name: str) -> Counter[tuple[str, bytes]]:
-    made = Partition([small(name)], 2).run(sent(name, 1, 2))
+    config = small(name)
+    made = Partition([config], 2).run(in_lane(config.lane))
     return Counter(map(key_and_value, made))
 
 
@@ -74,7 +85,7 @@ def with_crashes(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the output with twelve crashes between receive and commit, re-reading after each."""
     config = small(name)
-    messages = sent(name, 1, 2)
+    messages = in_lane(config.lane)
     rng = random.Random(config.mechanism)
     crashing = Partition([config], 2)
     position = 0
@@ -123,10 +134,8 @@ def test_the_same_events_in_another_order_of_arrival_give_the_same_items(
 ) -> None:
     """The source partition and order of arrival are data and must not show."""
     config = small(name)
-    stream = events(4)
     runs = []
-    for partitions in ([stream, []], [stream[1::2], stream[0::2]]):
-        [messages] = contribute(partitions, [config], owners=1, step=20)
+    for messages in in_orders(config.lane):
         published = Partition([config], 2).run(messages)
         runs.append({(json.loads(s.value)["start"], s.key): s.value for s in published})
     one, other = runs
