@@ -161,7 +161,7 @@ DEFECTS = {
     "a wanted name twice": ("if seen[child, SEEN]:", "if False:"),
     "a name of items twice": ("other, STOP]", "other, START] - 1"),
     "half of a name decides": (
-        "if same(data, start, stop, names, begin, end):",
+        "if same(data, start, stop, names, name_start, name_stop):",
         "if True:",
     ),
     "an expected name that only begins so": ("NAME_STOP] + 1", "NAME_STOP]"),

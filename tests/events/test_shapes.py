@@ -602,16 +602,16 @@ DEFECTS = {
     "absent is not outside": ("return int(asks == NOT_IN)", "return 0"),
     "null is there": (" and logs.rows[row, KIND] != kinds.NULL", ""),
     "exists is turned round": (
-        "int(there == (first == 1))",
-        "int(there != (first == 1))",
+        "int(there == (operand == 1))",
+        "int(there != (operand == 1))",
     ),
     "min is exclusive": (
-        "low >= reals[first]\n        high_holds = high >=",
-        "low > reals[first]\n        high_holds = high >",
+        "low >= bound\n        high_holds = high >=",
+        "low > bound\n        high_holds = high >",
     ),
     "max is exclusive": (
-        "low <= reals[first]\n        high_holds = high <=",
-        "low < reals[first]\n        high_holds = high <",
+        "low <= bound\n        high_holds = high <=",
+        "low < bound\n        high_holds = high <",
     ),
     "near a bound is sure": (" if low_holds == high_holds else DECLINED", ""),
     "text is a number": (

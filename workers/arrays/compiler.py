@@ -62,6 +62,7 @@ def _cache_name() -> str:
     digest = blake2b(target.encode(), digest_size=8)
     for path in sorted(_PACKAGE.rglob("*.py")):
         code = path.read_bytes()
+        # Files that have kernels, and those that set numba up.
         if _IMPORT in code or path in _SETTING_UP:
             digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + code)
     return f"kernels-{digest.hexdigest()}"

@@ -138,6 +138,7 @@ def fit_crossing(g: Floats, lowest: float, highest: float) -> tuple[int, float]:
         if below < least:
             bucket = i + 1
             least = below
+    # Beyond the outermost edges: these buckets have no width to be a fraction of.
     if bucket == 0 or bucket == n:
         return bucket, 0.0
     # The fit at the edges beside it, by its min-max form: the largest mean of G over edges that end

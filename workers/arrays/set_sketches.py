@@ -65,7 +65,10 @@ class SketchTable(NamedTuple):
 
 @kernel_part
 def meet_key(key: int, table: SketchTable) -> None:
-    """Add a stream key to `met` if it is new there, even if its events have no labels."""
+    """Add a stream key to `met` if it is new there, even if its events have no labels.
+
+    `used[KEYS]` is how many keys were met before.
+    """
     if table.place[key] < 0:
         table.place[key] = table.used[KEYS]
         table.met[table.used[KEYS]] = key
@@ -202,7 +205,7 @@ def put_counters(
         meet_key(key, table)
         for _ in range(counters[i]):
             row = counter_of(key, int(labels[place]), table)
-            # The key's `lowered` is 0.
+            # A key that is new here was never lowered.
             table.heights[row] = counts[place]
             place += 1
 

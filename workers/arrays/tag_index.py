@@ -65,7 +65,10 @@ class TagIndex:
         self._used = n
 
     def reserve(self, n: int, row_tags: Tags) -> None:
-        """Make room for n rows; raise OverflowError if a slot cannot hold such a row number."""
+        """Make room for n rows; raise OverflowError if a slot cannot hold such a row number.
+
+        The table is doubled until it is at most three quarters full, and filled again.
+        """
         slots = len(self._slots)
         while 4 * n > 3 * slots:
             slots *= 2

@@ -1,10 +1,10 @@
 """Kernels that bound events and tally them by pair of stream key and label.
 
 A *pair* is a uint64: the code of the stream key in the upper 32 bits, that of the label in the
-lower 32, or NO_LABEL to record the key itself even when its events have no items. A tally maps
-pairs to rows in order of first occurrence: by one slot per possible pair if these are few (slot
-number: key << `label_bits` | label), else by a hash table with linear probing, at most half full. A
-per-process secret keys the hash: events choose the pairs.
+lower 32, or NO_LABEL, all ones, to record the key itself even when its events have no items; so
+pair & NO_LABEL is the label. A tally maps pairs to rows in order of first occurrence: by one slot
+per possible pair if these are few (slot number: key << `label_bits` | label), else by a hash table
+with linear probing, at most half full. A per-process secret keys the hash: events choose the pairs.
 """
 
 from typing import NamedTuple
@@ -79,8 +79,9 @@ def ticks_of(
     """Write the tick of each event's effective time, which is not before its time.
 
     Tick 1 starts at `start`, and every tick lasts `width`. Writes `ticks` (n,), 0 for an event from
-    before `start`, and `begins`: the first event, and every event in another tick than the one
-    before it. Returns the number of `begins`, and whether ticks never decrease.
+    before `start`: by its own time, so that it counts in no tick however late it comes. Writes
+    `begins`: the first event, and every event in another tick than the one before it. Returns the
+    number of `begins`, and whether ticks never decrease.
     """
     runs = 0
     ascending = True

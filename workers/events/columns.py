@@ -1,8 +1,8 @@
 """Events as columns of codes, and cached digests of (stream key, label) pairs.
 
 A code is the number of a text in a `Vocabulary`. A pair, uint64, has the code of a stream key in
-its upper 32 bits and that of a label in its lower ones. Every process has codes of its own, but
-the digest of a pair's texts is the same in all.
+its upper 32 bits and that of a label in its lower ones: pair & NO_LABEL. Every process has codes of
+its own, but the digest of a pair's texts is the same in all.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class JsonTree(Frozen):
             )
         for row in nodes:
             signatures = nodes[
-                row[scanner.FIRST] : row[scanner.LAST], scanner.SIGNATURE
+                row[scanner.CHILDREN] : row[scanner.CHILDREN_STOP], scanner.SIGNATURE
             ].tolist()
             bits = np.uint64(
                 sum(1 << each for each in set(map(scanner.bit, signatures)))
@@ -69,12 +69,12 @@ class JsonTree(Frozen):
         """Return the scanner's arguments with scratch for one thread."""
         seen = np.zeros((len(self.nodes), scanner.SEEN_COLUMNS), dtype=np.int64)
         # Initially, expect the order of the settings, and after the last field the first one.
-        for node, (first, last) in enumerate(
-            self.nodes[:, [scanner.FIRST, scanner.LAST]].tolist()
+        for node, (first, stop) in enumerate(
+            self.nodes[:, [scanner.CHILDREN, scanner.CHILDREN_STOP]].tolist()
         ):
-            if first < last:
+            if first < stop:
                 seen[node, scanner.LAST_FIRST] = first
-                seen[first:last, scanner.LAST_NEXT] = [*range(first + 1, last), first]
+                seen[first:stop, scanner.LAST_NEXT] = [*range(first + 1, stop), first]
         stack = np.empty((self.levels, scanner.HELD_COLUMNS), dtype=np.int64)
         return scanner.Walk(self.nodes, self.names, stack, seen)
 
@@ -114,8 +114,8 @@ class _Rows:
         first = len(self.rows)
         named = node.children.items()
         children = [(self.add(child, name.encode()), child) for name, child in named]
-        self.rows[row][scanner.FIRST] = first
-        self.rows[row][scanner.LAST] = first + len(children)
+        self.rows[row][scanner.CHILDREN] = first
+        self.rows[row][scanner.CHILDREN_STOP] = first + len(children)
         if node.elements is not None:
             self.rows[row][scanner.ELEMENTS] = self.add(node.elements, b"")
             children.append((self.rows[row][scanner.ELEMENTS], node.elements))
@@ -224,6 +224,7 @@ class Json(JsonDecoder):
 
 def _checked_text(value: bytes) -> str:
     """Return the text of a record that is nested no deeper than its readers go."""
+    # Only then can it be nested so deep; nearly all records have fewer brackets.
     if value.count(b"[") + value.count(b"{") > NESTED_MAX:
         record = np.frombuffer(value, dtype=np.uint8)
         if scanner.nesting_depth(record) > NESTED_MAX:

@@ -166,6 +166,7 @@ def skip_plain(data: Bytes, pos: int, stop: int) -> int:
         elif byte in (QUOTE, BACKSLASH) or byte < SPACE:
             break
         else:
+            # Plain after all: `past_plain` stops before the last bytes of `data`.
             pos += 1
     return pos
 
@@ -198,7 +199,8 @@ def utf16_unit(data: Bytes, pos: int, stop: int) -> int:
 def escape(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
     """Decode the escape at `pos`, a backslash; return its code point, and its end or REFUSED.
 
-    Two escapes are one if they are a pair of surrogates.
+    Two escapes are one if they are a pair of surrogates: a first half, from HIGH to before LOW, and
+    a second one, from LOW to before SURROGATES_STOP.
     """
     after = peek(data, pos + 1, stop)
     if after != SMALL_U:
@@ -575,9 +577,9 @@ def log_value(
     return end, put(log, used, slot, kind, pos + quote, end - quote), filled
 
 
-# Columns of `nodes`: the slot of the value, what is wanted (ONE ...), the first and last row
-# (exclusive) of the children, the row of each element of a list, and the slot of that list.
-NODE_SLOT, SORT, FIRST, LAST, ELEMENTS, LIST_SLOT = range(6)
+# Columns of `nodes`: the slot of the value, what is wanted (ONE ...), the children's rows, CHILDREN
+# to before CHILDREN_STOP, the row of each element of a list, and the slot of that list.
+NODE_SLOT, SORT, CHILDREN, CHILDREN_STOP, ELEMENTS, LIST_SLOT = range(6)
 # The location of the node's name in `names`, its `signature`, and the `bit`s of its children.
 NAME_START = 6
 NAME_STOP = 7
@@ -639,21 +641,21 @@ def child_named(
 ) -> int:
     """Return the child of `node` that data[start:stop] names; NONE if it names none.
 
-    The search begins with the child `hint`, and goes round.
+    The search begins with the child `hint`, the likely one, and goes round.
     """
     sign = signature(data, start, stop)
     if not nodes[node, BITS] >> bit(sign) & 1:
         return NONE
-    first = nodes[node, FIRST]
-    last = nodes[node, LAST]
+    first = nodes[node, CHILDREN]
+    end = nodes[node, CHILDREN_STOP]
     child = hint
-    for _ in range(last - first):
-        if child == last:
+    for _ in range(end - first):
+        if child == end:
             child = first
         if nodes[child, SIGNATURE] == sign:
-            begin = nodes[child, NAME_START]
-            end = nodes[child, NAME_STOP]
-            if same(data, start, stop, names, begin, end):
+            name_start = nodes[child, NAME_START]
+            name_stop = nodes[child, NAME_STOP]
+            if same(data, start, stop, names, name_start, name_stop):
                 return child
         child += 1
     return NONE
@@ -690,6 +692,7 @@ def child_escaped(
     """Return the closing quote of a name with escapes at `pos`, and the child of `node` it names.
 
     The quote is FULL for want of room in `decoded`, or REFUSED; the child is NONE if it names none.
+    With the child `hint`, the likely one, the search for it begins.
     """
     end, more = decoded_text(data, pos, stop, decoded, filled)
     if end == REFUSED:
@@ -843,7 +846,9 @@ def scan_record(
                     list_row = NONE
                     expected = seen[child, LAST_FIRST]
                     previous = NONE
-                    for other in range(nodes[child, FIRST], nodes[child, LAST]):
+                    for other in range(
+                        nodes[child, CHILDREN], nodes[child, CHILDREN_STOP]
+                    ):
                         seen[other, SEEN] = 0
                 else:
                     node = nodes[child, ELEMENTS]

@@ -110,7 +110,7 @@ def end_log(
 
     `values`, int64 (n, 2), has start and stop of each record; the records before it used `used`
     rows, and a declined one uses none. Returns the rows used now, and what is left of `bytes_left`,
-    the bytes that declined records may still have in this part.
+    the bytes that declined records may still have in this part; each is charged DECLINED_EACH more.
     """
     if end != DECLINED:
         out.status[record] = 0
@@ -178,7 +178,7 @@ def scan_parts(
     status = np.empty(n, dtype=np.int8)
     while True:
         begin = done
-        room = max(room, ROWS_EXPECTED * (n - done) + 64, ROWS_MIN)
+        room = max(room, ROWS_EXPECTED * (n - done), ROWS_MIN)
         rows = np.empty((room, COLUMNS), dtype=np.int64)
         data, done = scan(begin, Output(rows, ends, status, DECLINED_BYTES))
         if begin == done < n:
@@ -206,5 +206,5 @@ class Format(Protocol):
         """Log the wanted fields of records, part by part.
 
         `values`, int64 (n, 2), has start and stop of each record, negative if it has no value;
-        False in `plain`, bool (n,), declines a record unscanned.
+        False in `plain`, bool (n,), declines a record unscanned, for the general reader.
         """

@@ -4,8 +4,8 @@ A log value is a row of an event log (`events.log`): a KIND, and START and STOP 
 `data`, or START alone for a value of a binary format. Of numbers, KIND is WHOLE, NUMBER (with a
 point) or EXPONENT for digits, VALUE for an integer in START, or REAL for the bits of a float64
 there. The functions here read the usual forms of a value exactly as the general reader
-(`events.project`) does, and leave all others to it: by -1, or by bounds that are infinite. Texts
-may hold numbers, as producers write them in quotes.
+(`events.project`) does, and leave all others to it: by -1, or by the bounds -inf and inf. Texts may
+hold numbers, as producers write them in quotes.
 """
 
 import math
@@ -35,8 +35,10 @@ from workers.settings.times import TIME_MAX_MS
 
 # Maximum UTF-8 bytes of a label, stream key or user, as in `mechanisms.config.histogram`.
 LABEL_BYTES_MAX = 1024
+# Longer counts are left to the general reader; these are below AMOUNT_MAX.
 COUNT_DIGITS = 12
-# Far above the largest `max_count`, and low enough that the sum over a batch fits in 64 bits.
+# Larger counts count as this: far above the largest `max_count`, and low enough that the sum over a
+# batch fits in 64 bits.
 AMOUNT_MAX = 1 << 40
 # Any integer of this many digits fits in int64.
 INT64_DIGITS = 18
@@ -44,7 +46,8 @@ INT64_DIGITS = 18
 EXACT_DIGITS = 15
 EXACT_POWER = 22
 FLOAT_DIGITS = 17
-# Bound on the relative error of `parse_real`.
+# Bound on the relative error of `parse_real`: 10^-16 for the digits that it ignores, and 2^-53 for
+# each of its roundings, of which there are fewer than 150; together below 2e-14.
 NEAR = 1e-13
 WORD_POWER = 10**WORD
 # Numbers of a sum are compared in whole numbers and parts of 10^-16; both fit in 64 bits.
@@ -88,7 +91,8 @@ def parse_integer(data: Bytes, start: int, stop: int) -> int:
     minus = data[start] == MINUS
     if minus:
         position += 1
-    # `digits_at` reads WORD (8) bytes unchecked: only where these lie in `data`.
+    # `digits_at` reads WORD (8) bytes unchecked: only where these lie in `data`. The loop checks
+    # every index, and so raises for a wrong `start`.
     digits = stop - position
     if position >= 0 and 0 < digits <= WORD and position + WORD <= len(data):
         value = digits_at(data, position, digits)
@@ -106,9 +110,10 @@ def parse_integer(data: Bytes, start: int, stop: int) -> int:
 
 @checked_part
 def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
-    """Parse a decimal number; return a float64, and whether it is certainly the nearest.
+    """Parse a logged number; return a float64, and whether it is certainly the nearest.
 
-    If not, its relative error is below NEAR.
+    If not, its relative error is below NEAR. It is always finite: the digits and exponents that a
+    log may have keep a number below 10^114 and, unless it is 0, above 10^-130.
     """
     # The number is value * 10^power; `digits` counts those from the first that is not 0 on.
     value = 0
@@ -147,7 +152,8 @@ def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
 def kind_in_text(data: Bytes, start: int, stop: int) -> int:
     """Return the kind of the number that a text holds.
 
-    OTHER if it certainly holds none, TEXT if the general reader has to decide.
+    OTHER if it certainly holds none. TEXT if the general reader has to decide: it begins as a
+    number, but goes on otherwise, or has more digits than a log may have.
     """
     byte = peek(data, start, stop)
     if byte != MINUS and not ZERO <= byte <= NINE:
@@ -212,49 +218,34 @@ def decimal_parts(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     return (-integer, 0) if below == 0 else (-integer - 1, PART - below)
 
 
-@checked_part
-def bounds_in_text(data: Bytes, start: int, stop: int) -> tuple[float, float, bool]:
-    """Return float64 bounds on the number that a text holds, and whether it may hold one.
-
-    Infinite bounds where the general reader has to decide.
-    """
-    kind = kind_in_text(data, start, stop)
-    if kind == kinds.OTHER:
-        return 0.0, 0.0, False
-    if kind == kinds.TEXT:
-        return -math.inf, math.inf, True
-    real, exact = parse_real(data, start, stop)
-    off = 0.0 if exact else abs(real) * NEAR
-    return real - off, real + off, True
-
-
 @kernel_inline
 def number_bounds(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
     """Return bounds on the float64 nearest to the number in log row `row`, and whether it is one.
 
     The bounds are usually equal. Where they are not, the caller checks that its answer is the same
-    for both. Infinite bounds where the general reader has to decide.
+    for both. They are -inf and inf for a text about which the general reader has to decide.
     """
     kind = log[row, KIND]
     start = log[row, START]
     stop = log[row, STOP]
-    real = 0.0
-    exact = True
-    if kind in (kinds.WHOLE, kinds.NUMBER, kinds.EXPONENT):
+    if kind == kinds.TEXT:
+        kind = kind_in_text(data, start, stop)
+        if kind == kinds.TEXT:
+            return -math.inf, math.inf, True
+    if kind in (kinds.NUMBER, kinds.EXPONENT, kinds.WHOLE):
         if kind == kinds.WHOLE and stop - start <= INT64_DIGITS:
             real = float(parse_integer(data, start, stop))
-        else:
-            real, exact = parse_real(data, start, stop)
-    elif kind == kinds.VALUE:
-        real = float(start)
-    elif kind == kinds.REAL:
+            return real, real, True
+        real, exact = parse_real(data, start, stop)
+        off = 0.0 if exact else abs(real) * NEAR
+        return real - off, real + off, True
+    if kind == kinds.VALUE:
+        return float(start), float(start), True
+    if kind == kinds.REAL:
+        # Perhaps infinite, but never NaN, which is logged as OTHER.
         real = np.int64(start).view(np.float64)
-    elif kind == kinds.TEXT:
-        return bounds_in_text(data, start, stop)
-    else:
-        return 0.0, 0.0, False
-    off = 0.0 if exact else abs(real) * NEAR
-    return real - off, real + off, not math.isnan(real)
+        return real, real, True
+    return 0.0, 0.0, False
 
 
 @checked_part
@@ -274,7 +265,7 @@ def label(
 
     And as a third the bytes used in `written`: a text that is not in `data` is written there, and
     its positions count on from len(data). The start is -1 if the value is no label, or too long.
-    The caller has made sure that there is room.
+    The caller has made sure that there is room for the text.
     """
     kind = log[row, KIND]
     start = log[row, START]
@@ -287,6 +278,7 @@ def label(
     if kind == kinds.VALUE:
         end = write_integer(written, used, start)
     elif kind in (kinds.TRUE, kinds.FALSE):
+        # Only JSON has the word in `data`; a binary format logs a boolean with a START of -1.
         if start >= 0:
             return start, stop, used
         end = write_boolean(written, used, kind)
@@ -313,7 +305,10 @@ def unusual_count(data: Bytes, start: int, stop: int, kind: int) -> int:
 
 @checked_inline
 def item_count(data: Bytes, log: Longs, row: int) -> int:
-    """Return the count in log row `row`; -1 if it is none, or has more than COUNT_DIGITS digits."""
+    """Return the count in log row `row`; -1 if it is none, or has more than COUNT_DIGITS digits.
+
+    Larger ones than AMOUNT_MAX, which has more digits, count as that.
+    """
     kind = log[row, KIND]
     start = log[row, START]
     stop = log[row, STOP]
@@ -386,6 +381,7 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     if position < stop and data[position] == POINT:
         position += 1
         begin = position
+        # Below a ms it is cut off: `scale` is 0 then.
         while position < stop and 0 <= int(data[position]) - ZERO <= 9:
             fraction += (int(data[position]) - ZERO) * scale
             scale //= 10
@@ -434,7 +430,7 @@ def decimal_seconds(data: Bytes, start: int, stop: int) -> int:
     """Return the ms, cut off, of a number of seconds with a point that is not negative."""
     point = past_whole_digits(data, start, stop)
     ms = 0
-    # The whole digits and three decimals; those that are not written are 0.
+    # The whole digits, at most 15 in a log, and three decimals; those that are not written are 0.
     for pos in range(start, point + 4):
         if pos != point:
             ms = ms * 10 + (int(data[pos]) - ZERO if pos < stop else 0)
@@ -478,7 +474,8 @@ def parse_time(data: Bytes, log: Longs, row: int, unit: int) -> int:
         ms = decimal_seconds(data, start, stop)
     elif unit == S and kind == kinds.REAL:
         real = np.int64(start).view(np.float64)
-        # To the nearest us first, as in `events.times`: the float may lie just below its ms.
+        # To the nearest us first, as in `events.times`: the float may lie just below its ms. Up to
+        # 1e12 s, the us fit in 64 bits.
         ms = round(real * 1e6) // 1000 if 0.0 <= real <= 1e12 else -1
     elif kind in (kinds.TEXT, kinds.NUMBER):
         ms = unusual_time(data, start, stop, kind, unit)

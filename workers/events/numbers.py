@@ -36,4 +36,5 @@ def number_in(text: str) -> int | Decimal | float | None:
     found = _JSON_NUMBER.fullmatch(text)
     if found is None:
         return None
+    # Groups 1 and 2 are the fraction and the exponent.
     return whole(text) if found[1] is None and found[2] is None else decimal(text)

@@ -363,25 +363,23 @@ def holds(condition: Condition, value: object) -> bool:
 
 
 def as_number(value: object) -> int | float | Decimal | None:
-    """Return a number, or the one that a text holds; None if there is none."""
+    """Return a number, or the one that a text holds; None if there is none, or NaN."""
     if isinstance(value, str):
         return number_in(value)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
-    return value
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def number_of(value: object) -> float | None:
     """Return a number as the nearest float64, possibly infinite; None if not a number."""
-    value = as_number(value)
-    if value is None:
-        return None
-    if isinstance(value, float) and math.isnan(value):
+    number = as_number(value)
+    if number is None:
         return None
     try:
-        return float(value)
+        return float(number)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return math.inf if number > 0 else -math.inf
 
 
 def bucket(edges: Sequence[float], value: object) -> int:
@@ -440,7 +438,7 @@ def _condition_value(record: Mapping[str, Any], steps: tuple[str, ...]) -> objec
 def _checked_number(value: object, path: Path) -> float | Decimal:
     """Return the number, perhaps in a text, at `path`; reject the event if there is none."""
     number = as_number(value)
-    if number is None or number_of(number) is None:
+    if number is None:
         raise _Rejected(f"field {_name(path)} is {_number_fault(value)}")
     return number
 

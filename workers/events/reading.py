@@ -317,6 +317,7 @@ class Reading:
             return _joined(spans.amounts[column, :used], more)
         if not more or bool((np.frombuffer(more, dtype=np.int64) == 1).all()):
             return NO_AMOUNTS
+        # The kernel's are all 1.
         return _joined(np.ones(used, dtype=np.int64), more)
 
 
@@ -391,6 +392,7 @@ class EventReader(Frozen):
             for row in reading.unread:
                 index = reading.start + row
                 event = self._event(records, index, logs.decode)
+                # Only the event says whether a view that includes it needs the record's key.
                 lacks_key = with_key is not None and not with_key[index]
                 if lacks_key and isinstance(event, Event) and self._needs_key(event):
                     event = "record key is no label"
@@ -443,7 +445,10 @@ class SourceReader:
         fmt: Format | None = None,
         earliest_ms: int = EARLIEST_MS,
     ) -> None:
-        """`declared`, per view: the stream keys that its histograms serve; None means all."""
+        """`declared`, per view: the stream keys that its histograms serve; None means all.
+
+        A `fmt` of None means JSON.
+        """
         self._reader = reader
         self._placement = placement
         self._fmt = fmt
@@ -473,7 +478,10 @@ class SourceReader:
         self._encoders = [LabelEncoder(names) for names in self._label_names]
 
     def read(self, records: Records, latest_ms: int | None = None) -> Iterator[Reading]:
-        """Read a batch part by part; reject events after `latest_ms`: they would close ticks."""
+        """Read a batch part by part; reject events after `latest_ms`, if not None.
+
+        They would close ticks for all others.
+        """
         for reading in self.spans(records):
             yield self.encode(reading, latest_ms)
 
@@ -489,7 +497,7 @@ class SourceReader:
         layout = self._reader.layout
         keys = [self._key_codes(key, reading) for key in range(len(layout.keys))]
         for names in self._label_names:
-            names.begin()
+            names.begin()  # as in `_key_codes`
         columns = range(len(self._label_names))
         labels = [self._codes(column, reading) for column in columns]
         refused = self._refused(reading, keys, latest_ms)
@@ -528,7 +536,7 @@ class SourceReader:
         """Return the code of every event's stream key, int32 (n,), by `key` of the layout."""
         names = self._key_names[key]
         places = reading.keys[key]
-        names.begin()
+        names.begin()  # replaces a full vocabulary, before codes are made
         if places is None:
             # "$all": every event has the same one.
             code = names.vocabulary.code_of(ALL_STREAM_KEY)
@@ -548,8 +556,8 @@ class SourceReader:
         """Return for each event, int8 (n,), the first reason against it.
 
         That is 0 if it is accepted, else an index in `_REASONS`, or _PASSED_OVER for a wrong time
-        of an event that no view includes. `keys` are the codes of the events' stream keys, by key
-        of the layout.
+        of an event that no view includes. Events after `latest_ms` are refused, None: none are.
+        `keys` are the codes of the events' stream keys, by key of the layout.
         """
         refused = np.zeros(len(reading), dtype=np.int8)
         times = reading.times
@@ -574,7 +582,10 @@ class SourceReader:
         return refused
 
     def _reason(self, why: int, time_ms: int) -> str:
-        """Return the words of a refusal; for a wrong time, with the unit that it may have."""
+        """Return the words of a refusal; for a wrong time, with the unit that it may have.
+
+        A record without a time has -1, or 1 if it was forwarded by user.
+        """
         shape = self._reader.layout.shape
         reason = _REASONS[why]
         if reason == EARLY and shape.time is None and time_ms <= _NO_RECORD_TIME_MAX:
@@ -595,6 +606,7 @@ class SourceReader:
 
         Labels are deduplicated once for all these views, of the events that any of them includes.
         `keys` are the codes of stream keys by key of the layout, `labels` those of the column.
+        `accepted` are the events to keep; None: all.
         """
         layout = self._reader.layout
         views = [view for view, its in enumerate(layout.column_of) if its == column]

@@ -37,7 +37,7 @@ class Reference:
 class Schema:
     """A schema as registered; `references` are transitive, dependencies first."""
 
-    kind: str
+    kind: str  # AVRO, PROTOBUF or JSON
     text: str = field(repr=False)
     references: tuple[Reference, ...] = ()
 
@@ -85,7 +85,10 @@ class AlwaysOpen:
 
 
 class CommandWait(AlwaysOpen):
-    """The wait of a command for the registry, which gives up after `patience_s`, with `refusal`."""
+    """The wait of a command for the registry: all in all `patience_s`, from now on.
+
+    Then `refusal` is raised.
+    """
 
     def __init__(self, patience_s: float, refusal: SettingsError) -> None:
         self._deadline = time.monotonic() + patience_s
@@ -98,7 +101,10 @@ class CommandWait(AlwaysOpen):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Registry connection: options of confluent-kafka's client. The repr shows no values."""
+    """Registry connection: options of confluent-kafka's client. The repr shows no values.
+
+    For `patience_s` an id that the registry does not know is asked for again.
+    """
 
     url: str
     client: dict[str, Any] = field(repr=False)
@@ -194,15 +200,17 @@ class Registry:
         self._silent_since: dict[int, float] = {}
 
     def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema | None:
-        """Wait for a schema and return it, None if unknown; `waiting` may raise ShardClosed.
+        """Wait for a schema and return it; None if the registry knows no such id.
 
-        Callers that wait for the same id share a request, which runs in a thread of its own.
+        Blocks until there is an answer; meanwhile `waiting` may raise, such as ShardClosed. Callers
+        that wait for the same id share a request, which runs in a thread of its own.
         """
         while True:
             found = self._known.get(schema_id)
             if found is not None:
                 return found
             with self._lock:
+                # A header has room for ids beyond those of registries.
                 if schema_id > _ID_MAX or self._is_unknown(schema_id):
                     return None
                 request = self._requests.get(schema_id)
@@ -285,6 +293,7 @@ class Registry:
                 raise _UnknownId from None
             raise
         return Schema(
+            # Registries leave Avro's out.
             registered.schema_type or AVRO,
             registered.schema_str or "",
             tuple(references.values()),

@@ -18,7 +18,6 @@ the layout, logs with too few rows for a list or object are declined, and the ou
 label per log row. `log_values` checks its reads of event bytes.
 """
 
-import math
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -93,8 +92,9 @@ LEAST, STEP, STEPS, STEPS_ERROR = range(4)
 FROM_WHOLE, FROM_PART, HALF_WHOLE, HALF_PART, FROM_UNITS, HALF_UNITS, DIGITS = range(7)
 EXACT_COLUMNS = 7
 # Columns of `conditions`: the slot of a field, what is asked of it, and the operand. That is for IN
-# and NOT_IN words[FIRST:LAST], for AT_LEAST and AT_MOST reals[FIRST], for EXISTS a FIRST of 1 or 0.
-FIELD, ASKS, FIRST, LAST = range(4)
+# and NOT_IN words[OPERAND:WORDS_STOP], for AT_LEAST and AT_MOST reals[OPERAND], for EXISTS an
+# OPERAND of 1 or 0.
+FIELD, ASKS, OPERAND, WORDS_STOP = range(4)
 CONDITION_COLUMNS = 4
 IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = range(5)
 
@@ -192,11 +192,13 @@ def is_listed(
     """Return whether the value in log row `row`, in label form, is one of a condition's words.
 
     Those are words[first_word:words_stop]. Label form is how the value is written as a label: 5 is
-    "5". A number's or boolean's is written behind the `written_used` bytes in use, and dropped.
+    "5". A number's or boolean's is written behind the `written_used` bytes in use, and dropped. A
+    value that has no label is none of the words.
     """
     start = logs.rows[row, START]
     stop = logs.rows[row, STOP]
-    # Compared in place: `label` would refuse a text longer than a label.
+    # A text is compared in place: `label` would refuse one longer than a label. Of the others, the
+    # bytes used by `label` are not kept: the next value overwrites them.
     if logs.rows[row, KIND] not in (kinds.TEXT, kinds.WHOLE):
         start, stop, _ = label(logs.data, logs.written, written_used, logs.rows, row)
         if start < 0:
@@ -223,30 +225,31 @@ def check_condition(
 ) -> int:
     """Return 1 if a condition holds for the value in log row `row`, 0 if not, DECLINED if unsure.
 
-    A `row` of -1 means that the field is absent. `condition` is a row of `conditions`.
+    A `row` of -1 means that the field is absent. `condition` is a row of `conditions`: its operand
+    is where the words or the bound that it asks for are in `program`, or 1 or 0 for EXISTS.
     """
     asks = condition[ASKS]
-    first = condition[FIRST]
-    last = condition[LAST]
+    operand = condition[OPERAND]
     there = row >= 0 and logs.rows[row, KIND] != kinds.NULL
     if asks == EXISTS:
-        return int(there == (first == 1))
+        return int(there == (operand == 1))
     if not there:
         return int(asks == NOT_IN)
     if asks in (IN, NOT_IN):
-        found = is_listed(logs, written_used, row, program, first, last)
+        words_stop = condition[WORDS_STOP]
+        found = is_listed(logs, written_used, row, program, operand, words_stop)
         return int(found == (asks == IN))
     # The number lies between `low` and `high`: sure is only what holds for both, or for none.
     low, high, is_number = number_bounds(logs.data, logs.rows, row)
     if not is_number:
         return 0
-    reals = program.reals
+    bound = program.reals[operand]
     if asks == AT_LEAST:
-        low_holds = low >= reals[first]
-        high_holds = high >= reals[first]
+        low_holds = low >= bound
+        high_holds = high >= bound
     else:
-        low_holds = low <= reals[first]
-        high_holds = high <= reals[first]
+        low_holds = low <= bound
+        high_holds = high <= bound
     return int(low_holds) if low_holds == high_holds else DECLINED
 
 
@@ -256,7 +259,10 @@ LINEAR_SEARCH_MAX = 16
 
 @kernel_part
 def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
-    """Return the number of edges[first:stop], ascending, that are at most `value`."""
+    """Return the number of edges[first:stop], ascending, that are at most `value`.
+
+    A binary search, up to the last few edges: to compare these one by one takes less time.
+    """
     low = first
     high = stop
     while high - low > LINEAR_SEARCH_MAX:
@@ -275,11 +281,12 @@ def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
 def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> int:
     """Return a sum's number, in log row `row`, rounded to steps; -1 if unsure.
 
-    The caller knows that it is from `least` to `most` steps, but floats cannot tell which. Decides
-    in whole numbers: a bisection for the largest k whose edge, from + (2k - 1) step / 2, is at most
-    the number, as halves of a step round up. `exact` is the sum's row of `exact_sums`: `from` and
-    half a step as whole numbers and parts of 1 / PART, and, to compare floats, in units of
-    10^-DIGITS; DIGITS is -1 where an edge would have more than 15 digits.
+    Unsure is a text that the general reader has to read, or a float if DIGITS is -1. The caller
+    knows that it is from `least` to `most` steps, but floats cannot tell which. Decides in whole
+    numbers: a bisection for the largest k whose edge, from + (2k - 1) step / 2, is at most the
+    number, as halves of a step round up. `exact` is the sum's row of `exact_sums`: `from` and half
+    a step as whole numbers and parts of 1 / PART, and, to compare floats, in units of 10^-DIGITS;
+    DIGITS is -1 where an edge would have more than 15 digits.
 
     A float counts as its shortest decimal. That is at least an edge of at most 15 digits if the
     float is at least the edge's nearest float: no other decimal of so few digits has the same.
@@ -298,6 +305,7 @@ def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> in
             return -1
         real = np.int64(start).view(np.float64)
     elif kind == kinds.VALUE:
+        # No edge is so large: beyond it, a number compares in the same way.
         integer = min(max(start, -WHOLE_MAX), WHOLE_MAX)
     else:
         integer, part = decimal_parts(logs.data, start, stop)
@@ -404,10 +412,11 @@ def add_elements(
 ) -> tuple[int, int]:
     """Add the items of a list of objects; return bytes used in `written`, or DECLINED, and labels.
 
-    `of_event` is the amount of every item, unless one stands beside each. The list's log begins in
-    `row`, its event's ends before `stop`. The n-th row with the slot of the items belongs to the
-    n-th object, as does the n-th with that of the counts: where an object lacks its row, the rows
-    run out before the objects, and the event is declined.
+    `of_event` is the amount of every item, unless one stands beside each: negative if it is absent
+    or unsure, which declines the event as soon as it has an item. The list's log begins in `row`,
+    its event's ends before `stop`. The n-th row with the slot of the items belongs to the n-th
+    object, as does the n-th with that of the counts: where an object lacks its row, the rows run
+    out before the objects, and the event is declined.
     """
     log = logs.rows
     column = to.column
@@ -447,7 +456,8 @@ def add_value(
     """Add the items of a value that is no list of objects: a list of labels, a map or one label.
 
     The log of the value begins in `row`, and that of its event ends before `stop`. `of_event` is
-    the amount of every item, unless a map states them. The column has `n_labels` labels so far.
+    the amount of every item, unless a map states them; negative if it is absent or unsure, which
+    declines the event as soon as it has an item. The column has `n_labels` labels so far.
     Returns bytes used in `written`, or DECLINED to the general reader, and labels then.
     """
     log = logs.rows
@@ -631,7 +641,8 @@ def project_views(
             list_slot = source[ELEMENTS]
             items_row = row_of[list_slot] if list_slot >= 0 else row_of[source[ITEMS]]
             labels_used = used[column]
-            # One amount for all items of the event, unless one stands beside each.
+            # One amount for all items of the event, unless one stands beside each. With a negative
+            # one, `add_item` declines the event.
             # A literal 1 would compile `add_item` a second time.
             of_event = int(np.int64(1))
             if (list_slot < 0 or source[OF_EVENT]) and source[COUNT] >= 0:
@@ -777,12 +788,12 @@ def _sum_row(range_: Sum) -> tuple[float, float, float, float]:
     With M the larger of |from| and |to|: a number v of at most 2 M is off by 2^-53 |v| as a float,
     so are `from` and `step`, and each operation rounds once. In steps that is at most
     (16 M / step + 4) 2^-53, and so below STEPS_ERROR; numbers further out are clamped whatever
-    their error. Where the bound is not small, none is sure: `exact_steps` decides about each.
+    their error. The larger the bound, the more numbers are left to `exact_steps`.
     """
     least = float(range_.from_)
     step = float(range_.step)
     error = (float(max(abs(range_.from_), abs(range_.to)) / range_.step) + 1) * 2.0**-48
-    return least, step, float(range_.steps), error if error < 0.25 else math.inf
+    return least, step, float(range_.steps), error
 
 
 def _exact_sum_row(range_: Sum) -> list[int]:
@@ -908,7 +919,10 @@ class _Rows:
         return row
 
     def _add_condition(self, condition: Condition) -> None:
-        """Add a row of `conditions` for each thing that a condition asks of its field."""
+        """Add a row of `conditions` for each thing that a condition asks of its field.
+
+        That is FIELD, ASKS, OPERAND and WORDS_STOP, which is 0 but for words.
+        """
         field = self.slot_of(parse(condition.field))
         for asks, given in (
             (IN, condition.in_),

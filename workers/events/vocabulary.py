@@ -302,6 +302,7 @@ class Vocabulary:
     """
 
     def __init__(self, initial: Iterable[str] = ()) -> None:
+        # To begin with; `_grow` doubles what is full.
         self._table = Table(
             secret=np.frombuffer(secrets.token_bytes(16), dtype=np.uint64),
             slots=np.full(4 * _FIRST_TEXTS, -1, dtype=np.int32),

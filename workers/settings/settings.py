@@ -355,7 +355,10 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
 
     @property
     def delivery_ms(self) -> int | None:
-        """How long after its end a tick is delivered; None: as soon as it is ready."""
+        """How long after its end a tick is delivered; None: as soon as it is ready.
+
+        When it is ready depends on the records, which neighbours = "record" must not show.
+        """
         if self.neighbours == "content":
             return None
         return self.deliver_after_ms or _DELIVER_AFTER_MS
@@ -625,6 +628,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             for complaint in self._histogram_complaints(histogram, of_users):
                 yield f"{histogram.where()}{complaint}"
         # Complaints about a view name the first histogram that has it; "" is the view of [events].
+        # A histogram's lanes are what stage 1 counts for it: counts, perhaps sums.
         histogram_of = {
             lane.view: config
             for config in reversed(self.histograms)
@@ -651,6 +655,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Yield topics whose names are too long, or are those of other topics."""
         purpose_of: dict[str, str] = {}
         for topic, purpose in self._topics():
+            # Its parts were checked: only its length can be wrong.
             if not re.match(TOPIC_NAME, topic):
                 yield f"{purpose} = {display(topic)}: of {len(topic)} characters, and a topic's name has at most 249"
             # Kafka's metrics conflate "." and "_", so it refuses names that differ only in these.
@@ -659,7 +664,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{purpose} = {display(topic)}: needs a topic of its own; {other} has this name too (. and _ count as equal)"
 
     def _rekey_complaints(self, of_users: bool) -> Iterator[str]:
-        """Yield what does not fit re-keying (events are forwarded by user), or needs it."""
+        """Yield what does not fit re-keying (events are forwarded by user), or needs it.
+
+        `of_users`: users are protected, not events.
+        """
         events = self.events
         if not self.privacy.rekey:
             if self.worker.user_partitions is not None:
@@ -706,7 +714,8 @@ def shape_of(
     for config in histograms:
         view = view_by_name[config.view] = view_of(events, config)
         if config.sum_lane is not None:
-            # What is added up is read by a view of its own, beside the one that counts.
+            # What is added up has a lane (what stage 1 counts) and a view of its own, beside those
+            # of the counts.
             view_by_name[config.sum_lane.view] = replace(
                 view, count=None, sum=config.sum
             )
@@ -1039,6 +1048,7 @@ def _section(
                     f"{where}{name} = {display(value)}: {rule.allowed}: {DURATION_ALLOWED}"
                 ) from None
         elif name in _PARSED:
+            # The parser's messages name the setting, or else go on after its name, `prefix`.
             prefix, parse_table = _PARSED[name]
             try:
                 value = parse_table(value)
@@ -1048,7 +1058,7 @@ def _section(
     return record(**arguments)
 
 
-# Settings that are tables: what messages begin with ("": they name the setting), and the parser.
+# Settings that are tables: what the parser's messages go on after, and the parser.
 _PARSED: Mapping[str, tuple[str, Callable[[Any], object]]] = MappingProxyType(
     {"where": ("", views.conditions), "sum": ("sum", parse_sum)}
 )

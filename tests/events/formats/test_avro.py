@@ -303,7 +303,7 @@ def test_bytes_that_are_no_record_are_rejected(payload: bytes) -> None:
 def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> None:
     path = tmp_path / "reader.avsc"
     path.write_text(json.dumps(READER))
-    assert read_reader_schema(path, SHOP).text["name"] == "Event"
+    assert read_reader_schema(path, SHOP).type["name"] == "Event"
     for tree, text, why in (
         (LINES, None, "it has no field 'lines\\[\\].sku'"),
         (tree_of("shop.x"), None, "field 'shop.x': 'shop' is a string in the schema"),

@@ -91,14 +91,17 @@ class Unsure(Exception):
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """A parsed schema in fastavro's form; `names` has all named types, including references."""
+    """A parsed schema in fastavro's form: the `type` of its records.
 
-    text: Any
+    `names` has all named types, including those of references.
+    """
+
+    type: Any
     names: Mapping[str, Any] = field(repr=False)
 
     def as_field(self) -> Any:
         """Wrap the type in an equally encoded record: fastavro drops a bare type's references."""
-        value = {"name": "value", "type": self.text}
+        value = {"name": "value", "type": self.type}
         record = {"type": "record", "name": "QuietcountEvent", "fields": [value]}
         return fastavro.parse_schema(record, named_schemas=dict(self.names))
 
@@ -258,11 +261,11 @@ class AvroProgram(Program):
         From the second one, a scan only checks every byte: as nothing is wanted, nothing declines.
         """
         fit = Fit(self.tree)
-        read = None if reader is None else reader.text
+        read = None if reader is None else reader.type
         walk = _Walk(self, fit, writer, reader or writer)
-        root = walk.place(writer.text, read, self.tree)
+        root = walk.place(writer.type, read, self.tree)
         checking = _Walk(self, Fit(UNWANTED), writer, writer)
-        return root, checking.place(writer.text, None, UNWANTED), fit
+        return root, checking.place(writer.type, None, UNWANTED), fit
 
     def complete(self) -> ops.Program:
         """Return the program so far as the arrays of `avro_scanner`."""
@@ -377,7 +380,8 @@ class _Walk:
             and written_type["type"] != "null"
         ):
             self.fit.possible(node)
-            self.fit.no_parts(node, path, _FLAT[written_type["type"]][1])
+            _, words = _FLAT[written_type["type"]]
+            self.fit.no_parts(node, path, words)
             return self.program.declining()
         return self.place(written, read, node, path)
 
@@ -390,9 +394,10 @@ class _Walk:
         double, which are logged alike.
         """
         kind: str = written_type["type"]
+        op, words = _FLAT[kind]
         if kind != "null":
             self.fit.possible(node)
-            self.fit.no_parts(node, path, _FLAT[kind][1])
+            self.fit.no_parts(node, path, words)
         equal = read_type is None or node.slot == NO_SLOT or kind == read_type["type"]
         if not equal and (kind, read_type["type"]) not in (
             ("int", "long"),
@@ -412,7 +417,7 @@ class _Walk:
             a, b = self.program.names(
                 [(symbol, 0) for symbol in written_type["symbols"]]
             )
-        self.program.fill(row, _FLAT[kind][0], node.slot, a, b)
+        self.program.fill(row, op, node.slot, a, b)
 
     def _inner_type(self, written_type: Any, read_type: Any, name: str) -> Any:
         """Return the reader's type of `items` or `values` (`name`); None: as written."""
@@ -607,8 +612,9 @@ def read_reader_schema(path: pathlib.Path, tree: Node) -> AvroSchema:
     """Return the reader schema at `path`; raise SettingsError if it is invalid or lacks fields."""
     where = f"schema_registry.reader_schema: {path}"
     try:
-        found = parse(read_file(path).decode())
-        _, _, fit = AvroProgram(tree).add(found)
+        schema = parse(read_file(path).decode())
+        # Only to see how the wanted fields fit: its rows are not used.
+        _, _, fit = AvroProgram(tree).add(schema)
     except Exception as error:  # noqa: BLE001
         # As for writer schemas: fastavro accepts some malformed ones.
         why = str(error) if isinstance(error, SettingsError) else "no Avro schema"
@@ -617,7 +623,7 @@ def read_reader_schema(path: pathlib.Path, tree: Node) -> AvroSchema:
         raise SettingsError(f"{where}: {refusal}")
     if absent := fit.absent():
         raise SettingsError(f"{where}: it has no field {absent[0]!r}")
-    return found
+    return schema
 
 
 class AvroFormat(SchemaFormat[AvroProgram]):
@@ -676,9 +682,9 @@ class AvroFormat(SchemaFormat[AvroProgram]):
             raise ValueError(NOT_AVRO)
         # The type "string", or a union, is read as the field of a record: see `as_field`.
         schemas = [writer] if reader is None else [writer, reader]
-        are_objects = all(isinstance(schema.text, dict) for schema in schemas)
+        are_objects = all(isinstance(schema.type, dict) for schema in schemas)
         texts = [
-            schema.text if are_objects else schema.as_field() for schema in schemas
+            schema.type if are_objects else schema.as_field() for schema in schemas
         ]
         try:
             record: Any = fastavro.schemaless_reader(io.BytesIO(payload), *texts)

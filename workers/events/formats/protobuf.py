@@ -61,8 +61,10 @@ class ProtobufSchema:
         try:
             for file in self.compiled.files:
                 self._pool.Add(file)
+        # upb raises it for a file that is invalid.
         except TypeError:
             raise ValueError("no Protobuf schema") from None
+        # The schema's own, after its imports.
         self._file = self.compiled.files[-1]
 
     def message(self, indexes: Sequence[int]) -> Any:
@@ -76,6 +78,7 @@ class ProtobufSchema:
             types = types[index].nested_type
         try:
             return self._pool.FindMessageTypeByName(name)
+        # TypeError: of a name that is no UTF-8.
         except (KeyError, TypeError):
             raise SchemaRefused(NO_MESSAGE) from None
 
@@ -470,7 +473,10 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
         self._classes: list[Any] = []
 
     def add(self, schema: Schema, message: bytes = b"\0") -> int:
-        """Add a message type by the encoded path after the schema id; return its number."""
+        """Add a message type by the encoded path after the schema id; return its number.
+
+        By default that is an empty path, which names the first type in the file.
+        """
         if schema.kind != PROTOBUF:
             raise SchemaRefused(NOT_OF_FORMAT)
         try:

@@ -127,7 +127,10 @@ def compile_schema(schema: Schema) -> Compiled:
 
 
 def _descriptor(text: str) -> File | None:
-    """Parse a file in base64, as Python producers register it; None for any other text."""
+    """Parse a file in base64, as Python producers register it; None for any other text.
+
+    An empty text would be a file without types, and is a schema's text instead.
+    """
     try:
         file = base64.b64decode(text.strip(), validate=True)
         made = File.FromString(file)
@@ -316,17 +319,16 @@ def _certain_part(
 ) -> Compiled:
     """Return the compiled files without fields whose type a missing import may change.
 
-    `of_registry` has the names of the schema's own files and its references.
+    `missing` are the imports that nothing provides, `stubs` the types that are defined nowhere, and
+    `of_registry` the names of the schema's own file and its references.
     """
-    # At most one file of stubs for each stub (`_stub_files`).
-    stub_files = {*missing, *(_STUB.format(number) for number in range(len(stubs)))}
     # Full names, with a dot before them as descriptors have them, by file.
     types = {
         file.name: {f".{name}" for name in _type_names(file.package, file)}
         for file in files
     }
-    # Of the bundled files.
-    known = {*chain(*(types[name] for name in types.keys() - of_registry - stub_files))}
+    # Of the bundled files; and stubs, which `_is_certain` excludes.
+    known = {*chain(*(types[name] for name in types.keys() - of_registry))}
     unread: set[tuple[str, str]] = set()
     for file in files:
         if file.name in of_registry:

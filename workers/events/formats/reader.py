@@ -1,7 +1,9 @@
 """Record formats of the source partitions, and readers of records with a schema in a registry.
 
-A batch may mix any number of schemas: one program covers all of them. For JSON, the schema id is
-cut off; the schema adds nothing to the settings, so no registry is asked and nothing is validated.
+A batch may mix any number of schemas: one program covers all of them. A Protobuf schema may have
+several messages (types of records), and a record names one by a path; other schemas have message 0.
+For JSON, the schema id is cut off; the schema adds nothing to the settings, so no registry is asked
+and nothing is validated.
 """
 
 import logging
@@ -99,7 +101,7 @@ class RecordFormats:
         self._name = settings.events.format
         self._tree = reader.layout.tree
         self._server = server = settings.schema_registry
-        self._registry: Registry | None = None
+        self._registry: Registry | None = None  # of JSON, which asks none
         if self._name in ("avro", "protobuf") and server is not None:
             make_format(self._name, self._tree, server.reader_schema)  # fails early
             access = Access(server.url, server.client(), server.unknown_wait_ms / 1000)
@@ -111,6 +113,7 @@ class RecordFormats:
         """Return the format for one source partition and one thread; None means plain JSON.
 
         `waiting` is the shard that waits for schemas; None means a command, which gives up soon.
+        `tree` has the fields to read; None: those of the settings.
         """
         tree = self._tree if tree is None else tree
         if self._name == "json_schema":
@@ -131,7 +134,7 @@ class Schemas(Protocol):
     """Where readers get schemas: `schemas.Registry`."""
 
     def schema(self, schema_id: int, waiting: SchemaWaiter) -> Schema | None:
-        """Wait for a schema and return it, None if unknown; `waiting` may raise ShardClosed."""
+        """Wait for a schema and return it; None if there is none. `waiting` may raise meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -168,8 +171,8 @@ class FormatReader:
         self.fmt = fmt
         self._schemas = schemas
         self._waiting = waiting
-        # Known pairs of schema id and message; by pair, its schema's number in `fmt`, or DECLINED
-        # and the reason why its records are rejects.
+        # Known pairs of schema id and the number of a message's path; by pair, its number in `fmt`,
+        # or DECLINED and the reason why its records are rejects.
         self._pairs = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
         self._reasons: list[str] = []
@@ -243,6 +246,7 @@ class FormatReader:
             np.maximum(pair_rows, -1)
         ]
         roots = np.array([*self.fmt.roots, DECLINED], dtype=np.int64)[numbers]
+        # The reason of a pair that is not known was noted above, and stays.
         for record in np.flatnonzero(numbers < 0).tolist():
             pair = int(pair_rows[record])
             reason = self._reasons[pair] if pair >= 0 else _NO_PAIR.get(pair, "")
@@ -262,9 +266,10 @@ class FormatReader:
         )
 
     def _add(self, schema_id: int, message: int, path: bytes) -> str | None:
-        """Add a pair of a schema and its message; return None, or a reason and add nothing.
+        """Add a pair of a schema and a message in it; return None, or a reason and add nothing.
 
-        `message` is the number of the message's `path`. A pair that the schemas do not have is not
+        `message` is the number of the message's `path`. Blocks until the registry has answered, or
+        `_waiting` raises, as a closed shard does. A pair that the registry does not have is not
         stored, since anybody can make up ids; one whose schema cannot be used is, so that only the
         first of its records logs that.
         """

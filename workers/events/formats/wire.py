@@ -103,7 +103,8 @@ def delimited(
     """Decode text or bytes from `pos` on, before which their length was read.
 
     Return kind, START and STOP of the log row, and the end; or as the end REFUSED, if they reach
-    beyond `stop`, or a text is not UTF-8. Bytes are no label: of the kind OTHER.
+    beyond `stop`, or a text is not UTF-8, or `pos` is REFUSED: there was no length. Bytes are no
+    label: of the kind OTHER.
     """
     if pos == REFUSED or not 0 <= length <= stop - pos:
         return OTHER, 0, 0, REFUSED
@@ -151,8 +152,8 @@ UNKNOWN = -3
 def message_path(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
     """Return the message path at `pos` as one number, and its end or REFUSED.
 
-    The number is that of its bytes, the first one lowest; another path has another number, as its
-    length comes first.
+    The number is that of its bytes, the first one lowest, at most MESSAGE_BYTES: they fit in an
+    int64. Another path has another number, as its length comes first.
     """
     begin = pos
     left, pos = zigzag(data, pos, stop)
