@@ -136,7 +136,7 @@ class OtherWorkers:
         own_name = self.settings.worker.name
         left_out = self.settings.privacy.uncounted_workers
         for topic in counts:
-            # Unchanged if it is another topic.
+            # Unchanged if it is another topic, which names no worker.
             worker = topic.removesuffix(".release-state")
             stages = stage_topics(worker)
             needed = {
@@ -194,6 +194,7 @@ class CeilingGuard:
     others: OtherWorkers
     #: Of all other partitions and workers, at the last `refresh`.
     charges: Sequence[Charge] = ()
+    # Whether `refresh` has looked for lost charges.
     _refreshed = False
 
     def refresh(self) -> None:
@@ -218,7 +219,8 @@ class CeilingGuard:
             )
         self._refreshed = True
         worker = self.others.settings.worker.name
-        # `check` gets this partition's own charges, which may be newer than what was read.
+        # `check` gets this partition's own charges, which may be newer than what was read. `where`
+        # is (topic, partition).
         others = [newest[where] for where in newest if where[1] != self.owner]
         charges = (charges_of(worker, state, self.others.settings) for state in others)
         self.charges = [*chain.from_iterable(charges), *self.others.charges()]
@@ -236,7 +238,8 @@ class CeilingGuard:
         for name, epoch in beginning.items():
             generation = (settings.worker.name, name, generations[name])
             [charge] = [one for one in of_owner if one.generation_id == generation]
-            # The time of the epoch, ms. The period that costs most among those that touch it:
+            # The time of the epoch, ms; from -EVER on if it is the only one, without an end. Of the
+            # periods that touch it the one that costs most:
             begin, end = charge.span(epoch)
             window = self.ceiling.fullest(charges, begin, end)
             if not self.ceiling.holds(window.epsilon):
@@ -255,17 +258,18 @@ class CeilingGuard:
     def _cost_text(self, window: FullestWindow, charges: Sequence[Charge]) -> str:
         """Say what a period would cost, for the message of `check`, whose ceiling names the delta.
 
-        Without an epsilon, it names a charge that explains why: one of another unit.
+        An epsilon of None: there is no guarantee. It names a charge that explains why, if one does:
+        one of another unit.
         """
         if window.epsilon is not None:
             return f"epsilon {window.epsilon:.6g} at that delta"
-        for charge, _ in parts_of(charges, window.counts, self.ceiling.unit):
+        for charge, _cost in parts_of(charges, window.counts, self.ceiling.unit):
             if charge.unit != self.ceiling.unit:
                 return f"no epsilon at that delta ({charge} protected another unit)"
         return "no epsilon at that delta"
 
     def _published(self) -> str | None:
-        """Return a topic of this worker that holds snapshots; None if all are empty.
+        """Return a topic of this worker to which snapshots were written; None if there is none.
 
         Snapshots without a charge show that charges were lost.
         """
@@ -274,6 +278,7 @@ class CeilingGuard:
             topics = consumer.list_topics(timeout=60).topics
             for topic in settings.output_topics:
                 for partition in topics[topic].partitions if topic in topics else ():
+                    # Its end, which stays above 0 when all records have expired.
                     if bounds_of(consumer, topic, partition)[1] > 0:
                         return topic
         return None

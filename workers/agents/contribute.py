@@ -47,7 +47,7 @@ from workers.runtime.printing import iso_time
 
 
 class ContributeProgress(SourceProgress, kw_only=True, frozen=True, omit_defaults=True):
-    """Progress of one source partition: `first` is the first time (ms) at which an event counted.
+    """Progress of one source partition: `first`, ms, is when the first event counted (None: none).
 
     `sequences` has the number of the next message to each owner. `origins`: progress of every
     origin; None without re-keying.
@@ -66,9 +66,9 @@ class ContributeStage(EventsStage):
     """Shared by the stage-1 shards; `contributions` has a partition for each of `owners`.
 
     `epochs` are the tick grids of all histograms. `names` has the histograms of every lane,
-    `declared` the stream keys served in each view, `count_lane_of` the lane of counts of every lane
-    of sums. `origins` is how many origins there were at first; None without re-keying. `by_clock`:
-    only the clock closes ticks, as in `Watermark`.
+    `declared` the stream keys served in each view, `count_lane_of` for every lane that adds up
+    numbers the one that counts the same items. `origins` is how many origins there were at first;
+    None without re-keying. `by_clock`: only the clock closes ticks, as in `Watermark`.
     """
 
     contributions: str
@@ -119,6 +119,7 @@ class ContributeShard(SourceShard):
         # When this shard was opened, by the wall clock.
         self._opened_ms = 0
         super().__init__(assignment, source, stream, self._intake)
+        # Where users are bounded, it rejects those whose place is another partition.
         placement = None
         if any(lane.max_items_per_user for lane in lanes):
             placements = stream.sources.placements
@@ -147,6 +148,7 @@ class ContributeShard(SourceShard):
         stream = self._stream
         of_users = epochs_of_users(stream.lanes)
         for at, partitions in stream.sources.placements:
+            # Those from 0 on have always held: nothing moved.
             if at > 0 and self._splits_epoch(of_users, at):
                 raise StateRefused(
                     f"users move to {partitions} partitions of {stream.sources} at {iso_time(at)}, in the middle of an epoch of a "
@@ -168,6 +170,7 @@ class ContributeShard(SourceShard):
         """Load the stored progress; StateRefused if it is of other topics, owners or `rekey`."""
         progress = self._stored(_DECODER)
         if progress is None:
+            # No event has counted yet; a partition that joined has a watermark to begin at.
             self._intake.restore(self._place.watermark, None)
             return
         stored = progress.origins
@@ -229,6 +232,8 @@ class ContributeShard(SourceShard):
         owners = self._owners
         after_ms = max([self._notice_ms(), *(at for _, at in owners.grown)])
         at_ms = next_epoch(self._stream.epochs, after_ms)
+        # A multiple, so that what a new owner gets comes from one other. Before anything was read
+        # (no offset) nothing can be committed: growth is asked for again.
         grows = number > owners.number and number % owners.number == 0
         if self.offset is None or at_ms is None or not grows:
             return
@@ -236,6 +241,7 @@ class ContributeShard(SourceShard):
         self.transactions.look_up(self._stream.contributions)
         self._owners = Owners(owners.first, (*owners.grown, (number, at_ms)))
         self._sequences += [0] * (number - owners.number)
+        # Every owner gets a message, which tells it.
         self._joining = True
         self._commit(self.offset)
         raise SourcesGrown(
@@ -255,7 +261,8 @@ class ContributeShard(SourceShard):
     def process(self, batch: Batch) -> None:
         """Add a batch's events to the sums and reject unusable records; commit if that is due."""
         now_ms = time.time_ns() // 1_000_000
-        # Events dated later are rejected.
+        # Events dated later are rejected: too far ahead of the clock, or, if only the clock closes
+        # ticks, of the end of the first open one.
         latest_ms = self._intake.latest_ms(self._opened_ms, now_ms)
         latest_ms += self._stream.events.max_ahead_ms
         records = batch.records
@@ -305,7 +312,8 @@ class ContributeShard(SourceShard):
         """Send the sums since the last commit to their owners, and store where to go on."""
         intake = self._intake
         topic = self._stream.contributions
-        # Before `take_messages`, which takes all as committed.
+        # Before `take_messages`, which takes all as committed. `sketch_changes` follows it: that
+        # deletes the stored sketches that it has taken.
         closed = intake.ticks_closed()
         users = intake.user_changes()
         counted = intake.take_counted()
@@ -333,6 +341,7 @@ class ContributeShard(SourceShard):
             sources=self._sources.first_count,
             topic_id=self._place.topic.id,
             state_id=self._state_id,
+            # Kept once, by the one that decides when partitions join.
             joined=self._sources.joined if self.partition == 0 else (),
             owners=self._owners,
             origins=None if self._origins is None else self._origins.all,

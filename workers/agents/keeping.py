@@ -200,7 +200,8 @@ def _longest(grids: Sequence[TickGrid]) -> list[TickGrid]:
 
 
 def _epoch_begin(grid: TickGrid, time_ms: int) -> int:
-    """Return the time at which the epoch at `time_ms` begins."""
+    """Return the time at which the epoch at `time_ms` begins; before all, that of the first."""
     tick = max(1, grid.tick_at(time_ms))
-    _, t = grid.split(tick)
+    # It is tick number t, from 1, of its epoch.
+    _epoch, t = grid.split(tick)
     return grid.start(tick - t + 1)

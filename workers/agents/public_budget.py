@@ -79,7 +79,8 @@ class BudgetWriter:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
-            thread.join(_ANSWER_S + 2 * _LAST_S)  # its client must not outlive Python
+            # For a write under way, the last one, and a margin: its client must not outlive Python.
+            thread.join(_ANSWER_S + 2 * _LAST_S)
 
     def _write_all(self) -> None:
         """Until the block ends, write what is noted; repeat the last record every `AGAIN_S`.

@@ -67,7 +67,7 @@ class RekeyProgress(SourceProgress, kw_only=True, frozen=True):
     """Progress of one origin.
 
     `sequence` is the number of its next mark. The by-user topic, to which events are sent on, has
-    `users` partitions and the broker's id `users_id`.
+    `users` partitions and the broker's id `users_id` (None: an embedded cluster's).
     """
 
     sequence: int
@@ -363,6 +363,7 @@ class RekeyShard(SourceShard):
         has_headers = records.data[values[:, 1]] if records.framed else own_bytes
         for row in np.flatnonzero(has_headers).tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
+            # Made for the size of its headers only.
             message = Outgoing("", None, None, None, headers or ())
             # Headers that are too long make the record too large.
             own_bytes[row] = MESSAGE_BYTES if headers is None else message.nbytes
@@ -411,6 +412,7 @@ class RekeyShard(SourceShard):
             users_id=topic.id,
         )
         encoded = msgspec.json.encode(mark)
+        # A mark is the key of a record without a value.
         marks = [
             Outgoing(topic.name, at, encoded, None) for at in range(topic.partitions)
         ]

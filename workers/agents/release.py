@@ -104,20 +104,21 @@ class ReleaseShard(Shard):
         self._name_of = {
             topic: histogram.name
             for histogram in merge.histograms
-            for _, topic in histogram.outputs
+            for _series, topic in histogram.outputs
         }
 
     def open(self) -> None:
         """Open as every shard does; then check that the ceiling lets the next epochs begin."""
         super().open()
-        if self._guard is not None:
-            self._guard.refresh()
-        # Before the ceiling may end the worker: readers shall know what is spent.
+        guard = self._guard
+        # First, what others have charged: it is part of what is noted, and of what is checked.
+        if guard is not None:
+            guard.refresh()
+        # With or without a ceiling, and before its check, which may end the worker: readers shall
+        # know what is spent.
         self._note_epochs()
-        if self._guard is not None:
-            self._guard.check(
-                self.merge.progress(), _next_epochs(self.merge.histograms)
-            )
+        if guard is not None:
+            guard.check(self.merge.progress(), _next_epochs(self.merge.histograms))
 
     def restore(self) -> None:
         """Load the state of the histograms, and learn where to read on."""
@@ -212,6 +213,7 @@ class ReleaseShard(Shard):
             )
             if released.ticks:
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
+                # By key, to no stated partition, and without headers.
                 messages = [
                     Outgoing(
                         one.topic, None, one.key.encode(), one.value, (), one.end_ms
@@ -339,6 +341,7 @@ class ReleaseShard(Shard):
         """Update the public budget record if more epochs were charged or published."""
         if self._note_budget is None:
             return
+        # Of each histogram the last epoch charged ahead of its first tick, and the one published.
         epochs = [
             (one.life.reserved, one.published_epoch) for one in self.merge.histograms
         ]
@@ -349,6 +352,7 @@ class ReleaseShard(Shard):
 
     def _ticks(self) -> dict[str, int]:
         """Return how many ticks of every histogram have been released so far."""
+        # A histogram with a next tick has a first one.
         return {
             h.name: h.next - (h.life.first or 0)
             for h in self.merge.histograms

@@ -54,6 +54,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
     topic = settings.release_state_topic
     topic_id = describe_topics(connection, [topic])[topic].topic_id
     for owner in lives:
+        # None: in memory, as this process ends soon.
         store = Store(None, Changelog(topic, owner, topic_id))
         shard = _Owner(Assignment(connection, f"{group}-release-{owner}", owner, store))
         try:
@@ -79,7 +80,7 @@ class _Owner(Shard):
         if progress is None or (life := progress.histograms.pop(name, None)) is None:
             return
         # Its charges count up to all that an owner may have published to readers of uncommitted
-        # records before it died.
+        # records before it died. None: no tick was complete, so there was nothing to publish.
         until = complete_ms(self.connection, contributions, self.partition, progress)
         if until is not None:
             life.until = until

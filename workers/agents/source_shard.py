@@ -243,9 +243,9 @@ class SourceShard(Shard):
             self._growing = tuple(topics)
 
     def _users_from(self) -> int | None:
-        """Return from when users may be placed on joining partitions; None: keys place no users.
+        """Return the event time, ms, from which on users may be placed on partitions that join.
 
-        An event time, ms. A hook: here none are.
+        A hook. None, as here: this stage does not rely on where a user's records are.
         """
         return None
 
@@ -256,6 +256,7 @@ class SourceShard(Shard):
         """
         joined = self._sources.grown(self._growing, self.watermark, self._users_from())
         self._growing = ()
+        # Before anything was read nothing can be committed: growth is asked for again.
         if self.offset is None or joined == self._sources.joined:
             return
         self._sources = msgspec.structs.replace(self._sources, joined=joined)

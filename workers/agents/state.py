@@ -129,7 +129,9 @@ def emptied_topics(settings: Settings, connection: Connection) -> list[str]:
             life = None if state is None else state.histograms.get(config.name)
             # Its next tick is not its first.
             if life is not None and life.next not in (None, life.first):
-                outputs |= dict.fromkeys(topic for _, topic in settings.outputs(config))
+                outputs |= dict.fromkeys(
+                    topic for _series, topic in settings.outputs(config)
+                )
     if not outputs:
         return []
     empty = []

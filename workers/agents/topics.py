@@ -175,11 +175,11 @@ def inspect_topics(
     _check_owners(settings, owners, existing)
     is_single = settings.events.topics.is_single
     origins = Sources(tuple(map(source, events)), is_single)
-    state = first_state_topic(settings)
-    if not embedded and existing.keys() >= {*events, state}:
-        partitions = existing[state].partitions
+    first_state = first_state_topic(settings)
+    if not embedded and existing.keys() >= {*events, first_state}:
+        partitions = existing[first_state].partitions
         origins = counted_sources(
-            connection, state, partitions, origins.first, plain=is_single
+            connection, first_state, partitions, origins.first, plain=is_single
         )
     return Topics(
         plan=plan,

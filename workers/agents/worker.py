@@ -150,6 +150,7 @@ class Factory:
             names=MappingProxyType(names_by_lane(settings)),
             count_lane_of=MappingProxyType(count_lane_of(settings.histograms)),
             origins=None if topics.by_user is None else topics.origins.first_count,
+            # Where one record more or less is protected, none may decide when ticks close.
             by_clock=settings.privacy.neighbours == "record",
             reader=self._reader,
             declared=MappingProxyType(declared_keys(settings)),

@@ -248,7 +248,8 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
 
     `page` of `pages` counts the messages of one commit; `offset`, `watermark` and `first` say how
     far its source is; `sources`, `users_from` and `owners` tell of growth; `key` is a fingerprint;
-    only an owner's message has `handed`. More in the module's table.
+    only an owner's message has `handed`. None: no tick is closed (`watermark`), no event counted
+    (`first`), users do not move, or owners have not grown. More in the module's table.
     """
 
     version: int
@@ -293,7 +294,7 @@ def messages(
 
     `rows` are its sums; `sequence` numbers the first message, `offset` is where the source resumes
     after this commit, `watermark` and `first` (the first event's time) are in ms since 1970; the
-    rest is as in `Message`.
+    rest is as in `Message`. `max_bytes` None: it is one message.
     """
     room = None if max_bytes is None else max_bytes - _HEADER_BYTES
     # The sections of each message, and the bytes that are free in the last one.
@@ -335,7 +336,7 @@ def handing_over(
 ) -> list[Message]:
     """Return the messages, at least one, that hand stream keys over to another owner."""
     room = max_bytes - _HEADER_BYTES - _HANDED_BYTES - len(handed.histogram.encode())
-    sizes = [len(name.encode()) + _HANDED_KEY_BYTES for name, _ in handed.keys]
+    sizes = [len(name.encode()) + _HANDED_KEY_BYTES for name, _since in handed.keys]
     # An owner that gets no key is told so.
     cuts = split_by_size(sizes, room) or [(0, 0)]
     return [

@@ -87,8 +87,8 @@ def source_reader_of(
 ) -> SourceReader:
     """Return a reader of one source partition that rejects undeclared keys and misplaced users.
 
-    `placements` say from which event time on users are placed on how many partitions; `fmt` is the
-    format of the values (None: JSON).
+    `placements` are (event time, ms, number): from then on users are placed on so many partitions.
+    `fmt` is the format of the values (None: JSON).
     """
     # Where users are bounded, all events of one must lie in one partition. With `rekey` this worker
     # sees to that itself, and the topics read here may hold a user's events anywhere.

@@ -76,12 +76,12 @@ class HistogramProgress(msgspec.Struct, kw_only=True):
     """Stored identity, position and cost of one (histogram, generation): its "life".
 
     `description` is what decides the noise. `first` and `next` are global ticks: the first one
-    published, and the one to publish next. `epochs` counts those begun; one costs a `unit` (event
-    or user) `rho`, which is `epsilon` at `delta`. `deltas` are the parts of `delta` that are not
-    the conversion's, by name. `reserved` is the last epoch that was charged before its first tick
-    (under a ceiling each is, else the first one). `until` is the time, ms, up to which an ended
-    generation may have published. An owner that waits for keys handed over begins no earlier than
-    at tick `begin`.
+    published, and the one to publish next (None: not known before an event). `epochs` counts those
+    begun; one costs a `unit` (event or user) `rho`, which is `epsilon` at `delta`. `deltas` are the
+    parts of `delta` that are not the conversion's, by name. `reserved` is the last epoch that was
+    charged before its first tick (under a ceiling each is, else the first one). `until` is the
+    time, ms, up to which an ended generation may have published. An owner that waits for keys
+    handed over begins no earlier than at tick `begin`. These three are UNSET where there is none.
     """
 
     generation: int
@@ -224,6 +224,7 @@ class Histogram:
         # once, or in an audit the tick from which they were.
         self._declared = dict.fromkeys(() if self._public else config.keys, 0)
         self._keep_own()
+        # How many of `_keys` are stored; and the running epoch, None before the first tick.
         self._stored_keys = 0
         self._epoch: int | None = None
         # Names of the epoch's stored blocks; and whole names of what to delete in the next commit.
@@ -265,6 +266,7 @@ class Histogram:
     def next_epoch(self) -> int | None:
         """The epoch, of those that are charged, that has the next tick; None before any event."""
         tick = self.life.next
+        # `split` returns the epoch and the tick's number in it.
         return None if tick is None else self._charge_grid.split(tick)[0]
 
     @property
@@ -277,8 +279,12 @@ class Histogram:
 
     @property
     def reserved(self) -> bool:
-        """Whether the epoch of the next tick is charged already, as a ceiling demands."""
+        """Whether the epoch of the next tick is charged already, by a commit before that tick.
+
+        Under a ceiling every epoch has to be, else the first. False before any event.
+        """
         epoch = self.next_epoch
+        # The last epoch that was; UNSET: none yet.
         reserved = self.life.reserved
         return epoch is not None and isinstance(reserved, int) and reserved >= epoch
 
@@ -314,6 +320,7 @@ class Histogram:
 
         A new generation begins later, if the one before may have published that tick.
         """
+        # UNSET: it may begin at any tick.
         begin = self.life.begin
         self.start_at(max(handed.tick, begin if isinstance(begin, int) else 1))
         for name, since in handed.keys:
@@ -330,12 +337,13 @@ class Histogram:
     def first_tick(self, time_ms: int) -> int:
         """Return the first tick to publish when the stream's first event is dated `time_ms`.
 
-        That is the event's own tick. With a `start` in the settings it is tick 1 of the epoch, so
-        that it does not depend on the event, unless more than LEADING_TICKS_MAX ticks would be
-        published empty.
+        That is the event's own tick, or 1 if that is before the grid. With `start` in the settings
+        it is tick 1 of the epoch, so that it does not depend on the event, unless more than
+        LEADING_TICKS_MAX ticks would be published empty.
         """
         tick = max(1, self.grid.tick_at(time_ms))
-        _, t = self.grid.split(tick)
+        # It is tick t of its epoch.
+        _epoch, t = self.grid.split(tick)
         return (
             tick - t + 1 if self.config.start_given and t <= LEADING_TICKS_MAX else tick
         )
@@ -367,10 +375,10 @@ class Histogram:
         A method of its own for replay, where one process publishes every part of a key in turn.
         """
         ledger = self._state.ledger
+        _name, topic = self.outputs[tick.series]
         for name, value in snapshots_of(
             tick, ledger, self._keys, self._labels, part_of=part_of
         ):
-            _, topic = self.outputs[tick.number]
             yield Snapshot(topic, name, value, tick.end_ms)
 
     def advance(self, parts: Sequence[Contributions]) -> list[ReleasedTick]:
@@ -384,8 +392,10 @@ class Histogram:
         tick = self.life.next
         epoch, t = self.grid.split(tick)
         keys_before = self._keys
+        # Growth that holds by now: (tick from which on, how many owners).
         while self._growing and self._growing[0][0] <= tick:
-            self._hand_over(tick, self._growing.pop(0)[1])
+            _since, owners = self._growing.pop(0)
+            self._hand_over(tick, owners)
         if epoch != self._epoch:
             self._open(epoch, keys_before)
         # A step publishes all keys that the mechanism has by then: declared ones from the start,
@@ -407,7 +417,7 @@ class Histogram:
         if self._state.ledger is not ledger:
             self._begin_rows_anew()
         self.life.next = tick + 1
-        # By series: without epochs a release for every window, else one.
+        # By series: without epochs a release for every window, and where that begins (else None).
         releases: Sequence[Release | Items | Answers]
         begins: Sequence[int | None] = (None,)
         if isinstance(release, WindowReleases):
@@ -419,7 +429,7 @@ class Histogram:
         return [
             ReleasedTick(
                 histogram=name,
-                number=number,
+                series=number,
                 epoch=epoch,
                 tick=t,
                 start_ms=self.grid.start(tick),
@@ -437,7 +447,7 @@ class Histogram:
                 of_users=bool(self.config.unique_users),
                 previous_id=self._previous_id,
             )
-            for number, (name, _) in enumerate(self.outputs)
+            for number, (name, _topic) in enumerate(self.outputs)
         ]
 
     def exact(self, name: str, number: int = 0) -> dict[str, int]:
@@ -513,11 +523,11 @@ class Histogram:
         if life.first != life.next:
             # Growth that took effect in published ticks: its keys were handed over then.
             while self._growing and self._growing[0][0] < life.next:
-                self._owners = self._growing.pop(0)[1]
+                _since, self._owners = self._growing.pop(0)
                 self._keep_own()
         # The stored blocks are of the epoch of the tick published last, which is the one before
         # `next`. At tick 1 none is published.
-        epoch, _ = self.grid.split(max(1, life.next - 1))
+        epoch, _t = self.grid.split(max(1, life.next - 1))
         of_epoch = f"{epoch}/"
         loading = ledger_blocks.Loading()
         names = set[str]()
@@ -546,6 +556,7 @@ class Histogram:
                 )
             for name in self._keys:
                 del self._declared[name]
+        # No tick is published, so nothing of an epoch is stored: `advance` begins it.
         if life.next == life.first:
             return
         self._epoch = epoch
@@ -641,7 +652,7 @@ class Histogram:
             self._register_key(i)
         if epoch_before is not None and self.life.next is not None:
             # The epoch before ended with tick t of it.
-            _, t = self.grid.split(self.life.next - 1)
+            _epoch, t = self.grid.split(self.life.next - 1)
             # Stream keys that lie with another owner now begin with nothing.
             index = [self._index.get(name, -1) for name in keys_before]
             keys = np.array(index, dtype=np.int32)

@@ -58,7 +58,8 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
 
     `position` follows the messages seen; reading resumes at `offset`, earlier while sections wait.
     `key` is the noise key's fingerprint. `watermarks`, `firsts` (time of the first event, ms) and
-    `sequences` (number of the next message) are by source partition. `moves` has pairs of how many
+    `sequences` (number of the next message) are by source partition; None: it has closed no tick,
+    or counted no event. `moves` has pairs of how many
     source partitions users are spread over, and the event time from which on. `owners` is how many
     owner partitions there were at first, `grown` how they have grown. `histograms` and `retired`
     have the lives of running and of ended generations, whose charges stay.
@@ -463,7 +464,8 @@ class Merge:
         tick = _next_tick(self._lanes[lane])
         if tick is None or (end := lane.end_ms(tick)) > until:
             return None
-        # The fields of `Lane` but its last three: numbers, or None, which none compares with.
+        # The last three fields of `Lane` come first; the others are numbers, or None, which no
+        # number compares with.
         numbers = [number or 0 for number in lane[:-3]]
         return end, lane.view, lane.split, lane.sketch, *numbers
 

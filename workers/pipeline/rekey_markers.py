@@ -47,7 +47,9 @@ _KEY = bytes((HAS_KEY,))
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Re-keying progress of origin `origin` of `of`; `sequence` from 0, `watermark` in Unix ms.
 
-    Of marks after the first, only those of origin 0 tell of more origins.
+    A watermark of None: the origin has none yet, before its first event or the end of its log was
+    reached, and until then no source partition closes a tick. Of marks after the first, only those
+    of origin 0 tell of more origins.
     """
 
     origin: Annotated[int, msgspec.Meta(ge=0)]
@@ -60,7 +62,7 @@ _DECODER = msgspec.json.Decoder(Mark)
 
 
 class Origin(msgspec.Struct, array_like=True):
-    """The number of one origin's next mark, and the watermark in its last one."""
+    """The number of one origin's next mark, and the watermark in its last one; None as there."""
 
     sequence: int = 0
     watermark: int | None = None
@@ -152,7 +154,7 @@ def read_headers(headers: Any) -> tuple[int, bytes | None]:
 
 @checked_kernel
 def parse_markers(
-    data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs
+    data: Bytes, values: Longs, name: Bytes, keys: Longs, late: Longs
 ) -> None:
     """Parse our header, which has `name`, where it is the first one of a record.
 
@@ -163,14 +165,14 @@ def parse_markers(
     Args:
         values: (n, 2), start and stop of each record's value in `data`; start -1: null.
         keys: (n, 2), written: start and stop of the original key; start -1: null, or not kept.
-        marks: (n,), written: the earliest time in ms at which the event counts, or NO_TIME.
+        late: (n,), written: the time in ms at which a late record counts; NO_TIME: at its own.
 
     Raises IndexError if headers extend beyond `data`.
     """
     for i in range(len(values)):
         keys[i, 0] = -1
         keys[i, 1] = -1
-        marks[i] = NO_TIME
+        late[i] = NO_TIME
         if values[i, 0] < 0:
             continue
         number, position = varint(data, values[i, 1])
@@ -188,10 +190,10 @@ def parse_markers(
         # Not ours: it would have time and flag.
         if length < 9:
             continue
-        mark = np.int64(0)
+        time_ms = np.int64(0)
         for place in range(8):
-            mark = mark << 8 | np.int64(data[position + place])
-        marks[i] = mark
+            time_ms = time_ms << 8 | np.int64(data[position + place])
+        late[i] = time_ms
         if data[position + 8] == HAS_KEY:
             keys[i, 0] = position + 9
             keys[i, 1] = position + length

@@ -256,6 +256,7 @@ class Numeric(Frozen):
         """
         # Bucket k lies between edge k - 1 and edge k, the first and the last beyond all edges. The
         # quantile and the ends of its interval come as a bucket and the fraction of its width.
+        # V at the edges, its covariances between neighbours, and the variance of the sum of all.
         variances = rank_variances(len(self.edges), float(q), self.ranks)
         bucket, share, low_bucket, low_share, high_bucket, high_share = (
             quantiles.quantile(
@@ -264,7 +265,7 @@ class Numeric(Frozen):
                 float(q),
                 NORMAL_95,
                 *variances,
-                np.empty(len(self.edges)),
+                np.empty(len(self.edges)),  # scratch, for G at the edges
             )
         )
         none = {"q": q, "bucket": None, "value": None, "low": None, "high": None}
@@ -382,7 +383,8 @@ class Means(Frozen):
         """Bound the sd of a centred sum, from the published sds of a count and (`of_sum`) a sum.
 
         For readers, who have only these. `sd` computes of_sum^2 = (m sd)^2 + (h d)^2; this solves
-        it for d, with the largest `of_sum` and the least `sd` that round to the published ones.
+        it for d, with the largest `of_sum` and the least `sd` that round to the published ones: an
+        sd of sums to significant digits (a relative error), one of counts to decimal places.
         2^-50 is more than this computation's own rounding.
         """
         most = of_sum * (1 + SUM_SD_ROUNDING) * (1 + 2**-50)
@@ -693,14 +695,14 @@ _DIGITS = 20
 class ReleasedTick:
     """One tick of one series, which is what one topic gets, with all that its snapshots state.
 
-    `number` is the series' place among those of its histogram. Of a window `window_ms` is the
+    `series` numbers it among those of its histogram, from 0. Of a window `window_ms` is the
     length, `begin_ms` where it begins; None: it counts since the epoch began. `parts`: over how
     many owner partitions a stream key's items are spread. `numeric` and `means` make what is said
     of buckets and sums, where the histogram has them. `windows` is the field of that name.
     """
 
     histogram: str
-    number: int = 0
+    series: int = 0
     epoch: int
     tick: int
     start_ms: int
@@ -857,6 +859,7 @@ class _Frame:
             if tick.of_users:
                 window["counts"] = OF_USERS
             self._before = {**self._before, "window": window}
+        # No sd: of answers whose noises have several. No threshold: all items are declared.
         self._behind: Fields = {
             "sd": None if release.sd is None else round(release.sd, SD_DIGITS),
             "threshold": None if threshold is None else float(threshold),
@@ -898,7 +901,7 @@ class _Frame:
             return
         lists = (*LISTS, *LISTED_BESIDE)
         empty = {name: [] if name in lists else field for name, field in fields.items()}
-        # For the lists: what a page without them leaves.
+        # For the lists: what a page without them leaves, with the largest page numbers.
         room = self._max_bytes - len(self.render(key, empty)) - _DIGITS
         cut = split_fields(fields, room)
         for page, part in enumerate(cut, 1):

@@ -340,13 +340,15 @@ class ContributionBuilder:
         self._owner_of: dict[tuple[Vocabulary, int], Codes] = {}
 
     def build(self, counted: Sequence[Counted], owners: Owners) -> list[list[Rows]]:
-        """Return the rows for each owner partition, in the order of `counted`."""
+        """Return the rows for each owner, in the order of `counted`: (lane, tick, tally)."""
         groups = (self._rows(counted, group, owners) for group in _group(counted))
         shares: list[list[Rows]] = [[] for _ in range(owners.number)]
-        for _, owner, rows in sorted(chain.from_iterable(groups), key=itemgetter(0)):
+        for _index, owner, rows in sorted(
+            chain.from_iterable(groups), key=itemgetter(0)
+        ):
             shares[owner].append(rows)
         # Forget vocabularies that have been replaced.
-        used = {tally.key_names for _, _, tally in counted}
+        used = {tally.key_names for _lane, _tick, tally in counted}
         self._owner_of = {
             (names, number): known
             for (names, number), known in self._owner_of.items()
@@ -359,9 +361,9 @@ class ContributionBuilder:
     ) -> Iterator[tuple[int, int, Rows]]:
         """Yield (index in `counted`, owner, rows) of a group of tallies with equal vocabularies.
 
-        `group` has their indices in `counted`.
+        `group` has their indices in `counted`, which is as in `build`.
         """
-        first_lane, _, first = counted[group[0]]
+        first_lane, _tick, first = counted[group[0]]
         key_names = first.key_names
         label_names = first.label_names
         # First the rows of all tallies end to end, so that labels and tags are looked up once.
@@ -392,11 +394,12 @@ class ContributionBuilder:
             written.append((index, number, names, bounds, starts + used))
             used += int(starts[-1])
         texts = label_names.texts(out.labels[:used])
+        # Tags depend on the texts alone, so the view of any of these lanes will do.
         digests = self._tags.of(first_lane.view, key_names, label_names)
         tags = digests.of(out.pairs[:used], texts)
         # Then each tally's rows, cut by owner: those of its keys `start` to `stop` are a `span`.
         for index, number, names, bounds, starts in written:
-            lane, tick, _ = counted[index]
+            lane, tick, _tally = counted[index]
             for owner, (start, stop) in enumerate(pairwise(bounds)):
                 if stop > start:
                     span = slice(int(starts[start]), int(starts[stop]))
@@ -439,7 +442,7 @@ def _group(counted: Sequence[Counted]) -> Iterator[list[int]]:
     """Yield the indices of tallies with the same vocabularies, about GROUP_ROWS rows together."""
     groups: dict[tuple[Vocabulary, Vocabulary], list[int]] = {}
     rows: dict[tuple[Vocabulary, Vocabulary], int] = {}
-    for index, (_, _, tally) in enumerate(counted):
+    for index, (_lane, _tick, tally) in enumerate(counted):
         names = tally.key_names, tally.label_names
         groups.setdefault(names, []).append(index)
         rows[names] = rows.get(names, 0) + len(tally)

@@ -377,6 +377,7 @@ TAIL_ROWS = 1_024
 # Initial capacity and growth factor: tables may be most of a worker's memory.
 _ROOM = 1_024
 _GROWTH = 1.25
+# Entries are numbered in int32.
 _ROWS_MAX = 2**31 - 1
 
 _NO_ROWS: Rows = read_only(np.empty(0, _ROW))
@@ -387,7 +388,7 @@ class UserEpoch:
 
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
         """`keeps`: whether to keep new rows for `changes`, as there is a store to put them in."""
-        # The most pairs of a user, and the most counts of a pair.
+        # The most pairs of a user, which are bounded in each of these lanes, and counts of a pair.
         self._bounds = lane.max_items_per_user or 0, lane.max_count
         self._keeps = keeps
         self._table = _new_table(lane.max_count)
@@ -569,7 +570,11 @@ def _slots_for(room: int, slots: int) -> int:
 
 
 def _room(used: int, more: int) -> int:
-    """Return a capacity for `more` entries beside those in use; MemoryError if there is none."""
+    """Return a capacity for `more` entries beside those in use.
+
+    A quarter more than are in use, if that is larger, so that a table seldom grows. Raise
+    MemoryError if there would be more than int32 numbers.
+    """
     room = max(used + more, int(used * _GROWTH))
     if room > _ROWS_MAX:
         raise MemoryError(
@@ -625,7 +630,7 @@ class Users:
         `epochs` (n,) are those of the events, -1 for one that does not count.
         """
         counted = np.zeros(len(batch.pairs), dtype=np.int64)
-        # The events of each epoch.
+        # The events of each epoch; a batch has at least one event.
         order = np.argsort(epochs, kind="stable")
         for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
             epoch = int(epochs[events[0]])

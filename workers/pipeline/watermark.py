@@ -171,6 +171,7 @@ class Watermark:
                     f"{BACKLOG_TICKS_MAX:,}",
                     timedelta(milliseconds=latest - oldest),
                 )
+        # It writes the effective times from `begin` on, and returns the watermark after the last.
         self.watermark = effective_times(
             readonly_contiguous(times[begin:]),
             latest,

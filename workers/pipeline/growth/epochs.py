@@ -26,7 +26,7 @@ def epochs_of_users(lanes: Iterable[Lane]) -> list[TickGrid]:
 def next_epoch(grids: Iterable[TickGrid], after_ms: int) -> int | None:
     """Return the first time after `after_ms` at which epochs of all grids begin; None: never.
 
-    Also None if a grid has no epochs.
+    Also None if the only epoch of a grid has no end. Without grids it is the next ms.
     """
     # At `begin_ms`, and again every `step_ms`, epochs of all grids so far begin.
     begin_ms = after_ms + 1

@@ -35,7 +35,8 @@ Grown = Annotated[tuple[tuple[_Number, int], ...], msgspec.Meta(max_length=GROWN
 class Owners(msgspec.Struct, frozen=True, array_like=True):
     """How many owner partitions there are: `first` in the beginning, and how they have grown.
 
-    Every number is a multiple of the one before, so what an owner gets came from one other.
+    `grown` are (number, ms): so many in ticks that end after this time. Every number is a multiple
+    of the one before, so what an owner gets came from one other.
     """
 
     first: _Number

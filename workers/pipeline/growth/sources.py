@@ -47,8 +47,8 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
 class Place(msgspec.Struct, frozen=True):
     """A counted partition: its number among the sources, and the topic and partition that it is.
 
-    `watermark`, ms, is where one that joined later begins: it closes no tick before. `log` is its
-    topic and partition.
+    `watermark`, ms, is where one that joined later begins: it closes no tick before. None: it
+    begins without one. `log` is its topic and partition.
     """
 
     number: int
@@ -135,20 +135,21 @@ class Sources(msgspec.Struct, frozen=True):
 
     @property
     def users_from(self) -> int | None:
-        """When users move to the partitions that joined last; None if they do not."""
+        """When users move to the partitions that joined last, event time, ms; None: they do not."""
         return self.joined[-1].users_from if self.joined else None
 
     @property
     def moves(self) -> list[int]:
-        """All event times at which users moved or will move, ascending."""
+        """All event times, ms, at which users moved or will move, ascending."""
         return [one.users_from for one in self.joined if one.users_from is not None]
 
     @property
     def placements(self) -> tuple[tuple[int, int], ...]:
-        """Return over how many partitions users are spread: (from event time, number), ascending.
+        """Return over how many partitions users are spread: pairs (event time, number), ascending.
 
-        For histograms that bound users, which count a single topic. A growth from before they came
-        (`users_from` is None) holds for all of their time, so from 0 on.
+        A number holds from its event time, ms, until the next one does. For histograms that bound
+        users, which count a single topic. At a growth with a `users_from` of None there were no
+        such histograms, and no user had a place: its number holds from 0 on, as if from the first.
         """
         joined = ((growth.users_from or 0, growth.partitions) for growth in self.joined)
         return (0, self.first[0].partitions), *joined
@@ -174,11 +175,12 @@ VERSION = 1
 class SourceProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """Progress of one source partition or origin, stored with every commit.
 
-    An origin is a partition whose events are sent on by user. `offset` is where reading resumes.
-    `sources` is how many partitions there were at first. `topic_id` is the broker's id of this
-    one's topic, `state_id` that of the state topic when its first record was written. `joined`, in
-    partition 0's progress only, is how the topics have grown since; `owners`, in stage 1's only,
-    the owner partitions that it knows of. Sensitive: the offset counts events.
+    An origin is a partition whose events are sent on by user. `offset` is where reading resumes,
+    `watermark` the time, ms, up to which ticks are closed (None: none is). `sources` is how many
+    partitions there were at first. `topic_id` is the broker's id of this one's topic, `state_id`
+    that of the state topic when its first record was written (None: an embedded cluster's).
+    `joined`, in partition 0's progress only, is how the topics have grown since; `owners`, in stage
+    1's only, the owner partitions that it knows of. Sensitive: the offset counts events.
     """
 
     version: int
@@ -235,6 +237,7 @@ def refuse_other_topic(
             f"the events topic {topic.name}", topic.partitions, stored_partitions
         )
     if topic.id != stored_id:
+        # Clusters without topic ids gave none, or one of zeros: it tells nothing.
         if stored_id in (None, ZERO_ID):
             refuse_without_ids(f"the state of {topic.name}")
         raise StateRefused(

@@ -333,7 +333,7 @@ class Group:
         `wide` is last, so all runs have released the tick; and every series has been counted.
         """
         # Once a tick, at the first series (number 0): without epochs every window is one.
-        if shown.number:
+        if shown.series:
             return
         self._tick = self.wide.last_tick
         ticks = len(self._measured.ticks)
@@ -480,7 +480,7 @@ class Backtest:
 
 def _show(watches: Sequence[Watch], shown: ReleasedTick) -> None:
     """Show a released tick to the observer of its series."""
-    watches[shown.number].on_tick(shown)
+    watches[shown.series].on_tick(shown)
 
 
 def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:
