@@ -212,7 +212,7 @@ def joined(documents: Sequence[Document]) -> dict[Place, Document]:
 def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
     """Runs a worker over forty seconds of events: several epochs, a snapshot of several pages, answers to queries."""
     (directory / "large.txt").write_text(
-        "\n".join(f"{i:05d}" + "x" * 195 for i in range(5_000))
+        "\n".join(f"{i:05d}" + "x" * 995 for i in range(1_000))
     )
     names = [label for label in LABELS if label.isprintable()]
     base = int(time.time()) // 10 * 10_000 - SECONDS * 1_000

@@ -115,7 +115,7 @@ def test_each_snapshot_is_there_once_wherever_a_run_is_killed(
     from pyiceberg.table import Table
 
     create = SqlCatalog.create_table_if_not_exists
-    documents = ticks(1, 6)
+    documents = ticks(1, 4)
     half = pages(13, 3)
     topics.send(*documents, *half[:2])
     for kill_at in count(1):

