@@ -341,7 +341,7 @@ def offsets_at(
 class Topics:
     """Topics of histograms, read up to their ends at one moment.
 
-    `bounds` has the first offset and that end for each partition.
+    `bounds` has the first offset and that end for each partition, `ends` the end alone.
     """
 
     def __init__(
@@ -364,6 +364,10 @@ class Topics:
             for partition in range(topic.partitions)
         }
 
+    @property
+    def ends(self) -> dict[Partition, int]:
+        return {where: end for where, (_first, end) in self.bounds.items()}
+
     def starts(self, since_ms: int | None = None) -> dict[Partition, int]:
         """Return an offset of each partition from which on all ticks that end after `since_ms` are.
 
@@ -375,7 +379,7 @@ class Topics:
 
     def read(self, positions: dict[Partition, int]) -> Iterator[FetchedChunk]:
         """Yield records from `positions` to the ends, and move `positions` past them."""
-        ends = {where: high for where, (_, high) in self.bounds.items()}
+        ends = self.ends
         spans = {
             where: (offset, ends[where])
             for where, offset in positions.items()
@@ -419,9 +423,7 @@ class Topics:
 
         As records are read, `positions` move past them. Ticks that are lost are left out.
         """
-        assembly.start(
-            positions, {where: high for where, (_, high) in self.bounds.items()}
-        )
+        assembly.start(positions, self.ends)
         for chunk in self.read(positions):
             for message in chunk.messages:
                 if (found := assembly.receive(chunk.where, message)) is not None:

@@ -89,8 +89,7 @@ class _Run:
             for (topic, partition), (low, _high) in topics.bounds.items()
             if 0 < low == self._positions[topic, partition]
         }
-        ends = {where: high for where, (_, high) in topics.bounds.items()}
-        self._cut = Cut(topics.histogram_of, self._positions, ends, cut_short)
+        self._cut = Cut(topics.histogram_of, self._positions, topics.ends, cut_short)
         self._rows = 0
         self._snapshots = 0
         self._lost = 0

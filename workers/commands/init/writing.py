@@ -370,29 +370,7 @@ def _histogram(
     )
     if choice.windows_offer:
         lines.note(f"  {choice.windows_offer}.")
-    # The bounds on an event, or on a user in an epoch.
-    single = items.field.form is Form.ONE
-    most = (
-        "an event has one"
-        if single
-        else f"{percent(draft.items_within)} of the sampled events have no more"
-    )
-    if draft.private is not None and not single:
-        most = _PRIVATELY
-    why = f"most different items of one event that count: {most}"
-    lines.set("max_items", str(draft.max_items), why)
-    evidence = f"{percent(draft.counts_within)} of the sampled amounts in one event are no more"
-    if single and items.count is None:
-        evidence = "it has it once"
-    elif draft.private is not None:
-        evidence = _PRIVATELY
-    adds = "most that one event adds to one item"
-    if draft.user is not None:
-        adds = f"{CHOOSE}: most that one user adds to one item in an epoch"
-    lines.set("max_count", str(draft.max_count), f"{adds}: {evidence}")
-    if draft.user is not None:
-        why = "most pairs of stream key and item that count of one user in an epoch"
-        lines.set("max_items_per_user", str(ITEMS_PER_USER), f"{CHOOSE}: {why}")
+    _bounds(lines, draft)
     # The budget.
     why = (
         f"{CHOOSE}: how much all snapshots of an epoch may reveal about one {unit}; at {EPSILON:g}, a guess at even odds "
@@ -419,6 +397,30 @@ def _histogram(
     elif draft.keys == "declare" and draft.key is not None:
         why = "as answered: those of the sample. Events of others are not counted"
         lines.set("keys", _toml_list(sorted(draft.key.values)), why)
+
+
+def _bounds(lines: _SettingsLines, draft: Draft) -> None:
+    """Write the bounds on an event, or on a user in an epoch, with where they come from."""
+    single = draft.items.field.form is Form.ONE
+    evidence = f"{percent(draft.items_within)} of the sampled events have no more"
+    if single:
+        evidence = "an event has one"
+    elif draft.private is not None:
+        evidence = _PRIVATELY
+    why = f"most different items of one event that count: {evidence}"
+    lines.set("max_items", str(draft.max_items), why)
+    evidence = f"{percent(draft.counts_within)} of the sampled amounts in one event are no more"
+    if single and draft.items.count is None:
+        evidence = "it has it once"
+    elif draft.private is not None:
+        evidence = _PRIVATELY
+    adds = "most that one event adds to one item"
+    if draft.user is not None:
+        adds = f"{CHOOSE}: most that one user adds to one item in an epoch"
+    lines.set("max_count", str(draft.max_count), f"{adds}: {evidence}")
+    if draft.user is not None:
+        why = "most pairs of stream key and item that count of one user in an epoch"
+        lines.set("max_items_per_user", str(ITEMS_PER_USER), f"{CHOOSE}: {why}")
 
 
 def histogram_name(draft: Draft) -> str:
