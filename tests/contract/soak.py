@@ -50,7 +50,7 @@ class Soak:
         interval_s = math.exp(self._rng.uniform(*map(math.log, INTERVALS_S)))
         seeds = self._rng.sample(range(1, THREADS[1] + 1), threads)
         unknown = [seed for seed in seeds if (str(variant), seed) not in self._expected]
-        for seed, digest in zip(unknown, alone(variant, unknown), strict=True):
+        for seed, digest in zip(unknown, alone(cold(variant), unknown), strict=True):
             self._expected[str(variant), seed] = digest
         found = race(cold(variant), seeds, interval_s)
         self.rounds += 1

@@ -31,7 +31,7 @@ from tests.contract.racing import (
 )
 from tests.contract.soak import Soak
 from tests.contract.stage import KEY
-from tests.contract.variants import ONE_OF_EACH, VARIANTS, Variant
+from tests.contract.variants import ONE_OF_EACH, VARIANTS, Variant, built
 from tests.events.reading import ANY, event_reader, events_of
 from tests.mechanisms.noise.tables import random_words
 from workers.events.reading import SourceReader
@@ -47,7 +47,8 @@ from workers.settings.settings import EventsSettings
 
 pytestmark = pytest.mark.slow
 
-OWNERS = 4
+# More than cores here; tables that grow at their first use were seen in each of six races of three.
+OWNERS = 3
 SEEDS = tuple(range(1, OWNERS + 1))
 OTHERS = (OWNERS + 1,)
 PICKING = [
@@ -106,7 +107,7 @@ def lazy_known_base(variant: Variant) -> Mechanism:
 @functools.cache
 def expected_of(variant: Variant) -> Sequence[str]:
     """Return the result of each of them alone, without any planted defect."""
-    return alone(variant, SEEDS)
+    return alone(built(variant), SEEDS)
 
 
 def changeable(mechanism: Mechanism) -> list[str]:
@@ -136,7 +137,7 @@ def test_owner_partitions_that_step_it_together_find_what_each_finds_alone(
 def test_tables_that_grow_at_their_first_use_are_seen(variant: Variant) -> None:
     expected = expected_of(variant)
     with lazy_powers():
-        assert alone(variant, SEEDS) == expected  # one thread alone never sees it
+        assert alone(cold(variant), SEEDS) == expected  # one thread alone never sees it
         assert any(race(cold(variant), SEEDS) != expected for _ in range(10))
 
 
