@@ -49,7 +49,8 @@ class About:
     text_in_plan      what its snapshots show, in a plan and in tables
     noise_is_on       the figures that have the noise which a plan states
     text_on_dashboard   which items it shows, or what it answers: a sentence
-    threshold_rule    what its threshold decides (`SHOWN`); None without a threshold
+    threshold_rule    what its threshold decides: "once", "each", "block" or "bar", in words in
+                      `SHOWN`; None without a threshold
     counters          which kinds of counter it can keep. "every"; "steady": those that keep equally
                       much at every tick; "tree": blocks of ticks of its own; "": none
     takes_end_share, takes_total_share   takes the setting of this name
@@ -72,6 +73,8 @@ class About:
     gaussian_like     the mechanism that answers the same with Gaussian noise on all counts
     plain             a counter for every item and nothing else: what advice compares others with
     pays              when it is better than plain counters, after its name in a plan's advice
+
+    A text that is empty: there is none.
     """
 
     order_in_tables: int
@@ -134,9 +137,10 @@ class Bound(msgspec.Struct, frozen=True):
     """Error bound that holds with probability 1 - beta over an epoch of one stream key.
 
     `ours` is the bound, which is proved in this project from the `source`; `bounds` says in words
-    what it bounds, `assumes` what of the data. Of `name`, "counts" bounds the noise on published
-    counts, "hidden" the true count of an unpublished item, "selection" how wrong a choice may be,
-    "answer" the error of an order statistic, all of them the worst over labels and ticks.
+    what it bounds, `assumes` what of the data ("": nothing). Of `name`, "counts" bounds the noise
+    on published counts, "hidden" the true count of an unpublished item, "selection" how wrong a
+    choice may be, "answer" the error of an order statistic, all of them the worst over labels and
+    ticks.
     """
 
     name: str
@@ -156,7 +160,10 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class RowBytes(NamedTuple):
-    """Bytes beside the ledger's columns: of noise and state per row, and per stream key."""
+    """Bytes beside the ledger's columns: of noise and state per row, and per stream key.
+
+    `note` is what a plan says beside them.
+    """
 
     noise: int = 0
     state: int = 0
@@ -165,7 +172,10 @@ class RowBytes(NamedTuple):
 
 
 class SketchBytes(NamedTuple):
-    """Bytes of a mechanism without rows: of a counter, of a shown item, and of a stream key."""
+    """Bytes of a mechanism without rows: of a counter, of a shown item, and of a stream key.
+
+    They are in memory, or as stored (`_on_disk`). `note` is what a plan says beside them.
+    """
 
     counter: int
     shown: int
@@ -177,7 +187,6 @@ class SketchBytes(NamedTuple):
     note: str
 
 
-# Of a pick between two items: the larger one is picked 19 times out of 20, or in 95 %.
 _ODDS = 19
 
 
@@ -188,6 +197,7 @@ def pick_figures(scale: float) -> Iterator[Figure]:
     """
     meaning = "scale of the Gumbel noise that a pick is equal to"
     yield Figure("pick_scale", scale, meaning)
+    # The larger one is picked with odds of exp(gap / scale) to 1: 19 to 1 are 95 %.
     gap = scale * math.log(_ODDS)
     meaning = "of two items so far apart the larger is picked in 95 %"
     yield Figure("pick_gap_95", gap, meaning)

@@ -71,7 +71,7 @@ class PrivacyCost:
     failures: tuple[tuple[str, float], ...] = ()
     # Epsilon holds by itself, without converting rho.
     pure: bool = False
-    # Exactly k sqrt(2 rho)-GDP for k events, beside the failures.
+    # For k events together exactly mu-GDP with mu = k sqrt(2 rho), beside the failures.
     gaussian: bool = False
     times: int = 1
     # Part of rho that choosing bounds from a sample cost: paid once for all epochs.
@@ -108,7 +108,7 @@ class Guarantee:
     """The guarantee for one `unit`, epoch and stream of snapshots, with its zCDP.
 
     For users without epochs it is for one `period`, in ms, of a user, and n periods cost at most
-    min(n, `overlap`) n times the rho.
+    min(n, `overlap`) n times the rho, as in `PrivacyCost`; else both are unset.
     """
 
     unit: str
@@ -193,18 +193,19 @@ def delta_of(rho: float, epsilon: float, *, gaussian: bool = False) -> float:
     return min(delta, float(gaussian_delta(rho, epsilon))) if gaussian else delta
 
 
-def sampler_delta(epsilon: float, max_items: int, tv: float) -> float:
-    """Return the delta charged for sampling noise from a table: (1 + e^epsilon) D0 TV.
+def sampler_delta(epsilon: float, draws: int, tv: float) -> float:
+    """Return the delta charged for sampling noise from a table: (1 + e^epsilon) `draws` `tv`.
 
-    Only cells whose true value differs between neighbours matter, so TV grows neither with items
-    nor with ticks (docs/decisions/0009-derivations.md, 8). `max_items` is D0; `tv` is TV, the
-    samplers' distance over all cells of one item.
+    `draws` is how many noise values are added to a true value that differs between neighbours:
+    others do not matter, however many items and ticks there are. `tv` is the sampler's distance
+    from its law in one draw; or, with 1 for `draws`, in all draws.
+    Source: docs/decisions/0009-derivations.md, 8.
     """
     if not epsilon >= 0:
         raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
     if epsilon > _LARGEST_EXPONENT:
         return 1.0
-    return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv))
+    return min(1.0, _round_up((1 + math.exp(epsilon)) * draws * tv))
 
 
 def check_sampler_delta(
@@ -217,8 +218,8 @@ def check_sampler_delta(
     if required <= delta * share:
         return
     least = required / share
-    # Rounded up to two digits, as the suggested value must suffice; but one that has two digits
-    # already is not to be raised by an error of the division.
+    # Rounded up to two significant digits, as the suggested value must suffice; but one that has
+    # only two already is not to be raised by an error of the division, far below the margin.
     enough = _round(least * (1 - _NARROW_MARGIN), ROUND_CEILING, 2)
     found = f"{enough:.1e}"
     mend = "a larger delta, or "

@@ -76,6 +76,7 @@ class DigitCurve(Curve):
 
     def variance(self, ticks: Ticks) -> Floats:
         """Return the variances at some ticks, by their digits in base r."""
+        # Blocks are added up first: a published sum is rounded once.
         total = np.full(len(ticks), self._rounding)
         rest = ticks
         for variance in self._variances:

@@ -55,7 +55,10 @@ def series_id(
 def mechanism_id(
     description: Mapping[str, object], first: int | None, epoch: int
 ) -> bytes:
-    """Return the id of one epoch of a mechanism, published from global tick `first` on."""
+    """Return the id of one epoch of a mechanism, published from global tick `first` on.
+
+    `first` None: of a series whose parts may begin at different ticks (`series_id`).
+    """
     named = {**description, "first": first, "epoch": epoch}
     text = json.dumps(named, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.blake2b(

@@ -118,6 +118,7 @@ class Contributions:
     counts: Longs  # above 0
     # True: the counts are steps of numbers (`config.sums`), in a lane of their own.
     of_sums: bool = False
+    # None but for unique users.
     users: Words | None = None
 
     def __post_init__(self) -> None:
@@ -273,6 +274,7 @@ class Ledger:
         key_of_row = contributions.key_of_row
         tags = contributions.tags
         counts = contributions.counts
+        # Which rows of the message are served; None: all.
         served = None
         if len(key_index) and int(key_index.min()) < 0:
             served = np.flatnonzero(key_index[key_of_row] >= 0)

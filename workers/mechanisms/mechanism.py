@@ -73,7 +73,8 @@ class WindowReleases:
 class Items:
     """The items published at one tick by a mechanism that has no rows in the ledger.
 
-    `sd` and `threshold` are as in `Release`.
+    `sd` is that of each count. `threshold` is the number that `About.threshold_rule` speaks of,
+    None where picks decide what is shown.
     """
 
     keys: Codes  # index of each item's stream key
@@ -90,6 +91,7 @@ class Answers:
     # By index of the stream key, as JSON: {"query": "max", "value": 12}
     of_key: Mapping[int, Mapping[str, object]]
     sd: float | None  # None where it is not one number
+    # Read of every release: answers have none.
     threshold: ClassVar[None] = None
 
 
@@ -190,6 +192,7 @@ class Mechanism(Frozen):
     def guarantee(self) -> Guarantee:
         """The privacy that the cost amounts to, for one event or user and epoch (or period)."""
         cost = self._cost
+        # None but for users without epochs.
         ticks = self.config.user_period
         return Guarantee(
             unit=self._unit,
@@ -218,6 +221,7 @@ class Mechanism(Frozen):
             "unit": promise.unit,
             "rho": repr(promise.rho),
             "delta": repr(promise.delta),
+            # Only where they are set: ids without them, and so their noise, stay as they were.
             **numeric,
             **({"split": config.split} if config.split > 1 else {}),
             **({"bounds_rho": repr(config.bounds_rho)} if config.bounds_rho else {}),

@@ -135,9 +135,11 @@ class Lane(NamedTuple):
         return self.max_count == 0
 
     def end_ms(self, tick: int) -> int:
+        """Return the time at which a global tick ends, as `TickGrid.end`."""
         return self.start_ms + tick * self.tick_ms
 
     def epoch(self, tick: int) -> int:
+        """Return the epoch of a global tick, counted from 0 here."""
         return 0 if self.horizon is None else (tick - 1) // self.horizon
 
 
@@ -277,7 +279,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """Return what is published, in the order of `windows`: one series, or one a window."""
+        """Return what is published: one series of counts since the epoch began, without a window.
+
+        Without epochs one for each window, in the order of `windows`.
+        """
         if not self.without_epochs:
             return (Series(self.name, None),)
         return tuple(series_of(self.name, window) for window in self.windows)
@@ -300,7 +305,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def charge_grid(self) -> TickGrid:
-        """Return the ticks and the epochs that are charged: without epochs, periods of users."""
+        """Return the ticks and the epochs that are charged: without epochs, periods of users.
+
+        A `user_period` of None, without epochs: one epoch without end, charged once.
+        """
         ticks = self.user_period if self.without_epochs else self.horizon_ticks
         return TickGrid(tick_ms=self.tick_ms, start_ms=self.start_ms, horizon=ticks)
 
@@ -502,6 +510,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         endless = self.horizon_ticks is None and not self.about.needs_end
         if not endless or not self.about.counters:
             return
+        # Of a horizon without an end: 2^40 - 1. `shortest_tick` looks ahead to 2100.
         last_tick = last_tick_of(None)
         least_ms = shortest_tick(self.start_ms, last_tick)
         if self.tick_ms >= least_ms:
@@ -521,6 +530,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         if kind.is_beyond(self.horizon_ticks):
             yield f'counter = "{kind.kind}": needs a horizon of at most {kind.longest:,} ticks'
         counters = self.about.counters
+        # A row of a kind that `grows` keeps more with every tick: only for declared labels.
         if kind.grows and counters != "every":
             users = names_of(lambda about: about.counters == "every")
             yield f'counter = "{kind.kind}": only with a declared domain, in {" or ".join(users)}'

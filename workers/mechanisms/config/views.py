@@ -139,12 +139,14 @@ def meant(text: str) -> Path | None:
     if text.startswith("/"):
         ours = _from_pointer(text)
     else:
-        # The root, then ['name'], then lists, then a dot after each list, then names with $.
+        # $.a and .a are a: first the root, as a $ that is left is taken as part of a name.
         ours = re.sub(r"^[$@]?\.(?=[^.])|^[$@](?=\[)", "", text)
+        # a['b'] is a.b; then any other brackets, as in a[0] or a[*], are those of a list.
         ours = _NAME_IN_BRACKETS.sub(
             lambda found: f".{_quoted(found[1] or found[2])}", ours
         )
         ours = _ELEMENTS.sub("[]", ours)
+        # a[]b is a[].b; and names that begin with $ are quoted.
         ours = re.sub(r"\[\](?=[^.\[])", "[].", ours)
         ours = _DOLLAR_NAME.sub(lambda found: _quoted(found[0]), ours).removeprefix(".")
     try:
@@ -188,7 +190,10 @@ _VALUES = f"a list of 1 to {VALUES_MAX:,} texts, whole numbers or booleans"
 class Condition(
     msgspec.Struct, frozen=True, kw_only=True, rename={"in_": "in"}, omit_defaults=True
 ):
-    """Tests on one value, all required; `min` and `max` are inclusive, `exists` means not null."""
+    """Tests on one value, all required; `min` and `max` are inclusive, `exists` means not null.
+
+    A test that is None is not made.
+    """
 
     field: str
     in_: tuple[str, ...] | None = None
@@ -234,7 +239,10 @@ def _condition(values: Mapping[str, Any], place: int) -> Condition:
 
 
 def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with a condition of a settings file."""
+    """Yield what is wrong with a condition of a settings file.
+
+    The caller raises the first fault, so what comes later may rely on what was checked before.
+    """
     field = values["field"]
     if not isinstance(field, str):
         yield f"field = {display(field)}: the path of one value, such as type"
@@ -395,13 +403,13 @@ def _view_complaints(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
         for path in named.values()
         if path.list_at is not None
     }
-    # What one path takes for a list, no other takes for an object.
+    # What one path takes for a list, with [], no other may lead to or through without [].
     for name, path in named.items():
         steps = _first_list(path, len(path.steps), lists)
         if steps and path.list_at is None:
             yield f'{name} = "{path}": "{Path(steps)}" is a list for another path'
-    # What lies beside each item of a list: setting, path, and what else the error suggests. (A
-    # number without a list is one for the event.)
+    # What lies beside each item of a list: setting, path, and what else the error suggests. A
+    # number without a list is one for the whole event; a count never is.
     number = view.number
     beside_items = (
         ("count", view.count, "both without []"),

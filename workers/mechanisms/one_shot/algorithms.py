@@ -211,7 +211,10 @@ def laplace_quantile(scale: Fraction, delta: float, *, difference: bool = False)
     front = (one_less_q / (1 + q)) ** 2
 
     def is_enough(x: int) -> bool:
-        """Return whether P(N >= x) <= delta, by the module's table of laws."""
+        """Return whether P(N >= x) <= delta, by the module's table of laws.
+
+        q and c are as there, `one_less_q` is 1 - q, and `front` is ((1-q)/(1+q))^2.
+        """
         tail = q**x / (1 + q)
         if difference:
             tail = front * q**x * ((x + 1 + c) / one_less_q + q / one_less_q**2)
@@ -247,7 +250,7 @@ def gaussian_quantile(
     # P(N >= n), by n.
     tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
     # exp(-540) is far more than the mass beyond the largest n, which is below the last term, about
-    # exp(-600), times a geometric series.
+    # exp(-600), `_NEGLIGIBLE`, times a geometric series.
     allowed = np.flatnonzero(
         tails * _TAIL_OUTWARD + math.exp(-_NEGLIGIBLE + 60) <= delta
     )
@@ -273,7 +276,7 @@ LIMITED: tuple[Name, ...] = ("unk_gauss", "limit_dom_laplace", "limit_dom")
 LAPLACE: tuple[Name, ...] = ("positive_laplace", "limit_dom_laplace", "pmg", "pure")
 SKETCHES: tuple[Name, ...] = ("pmg", "gshm", "pure")
 # Their epsilon needs no conversion from zCDP.
-PURE: tuple[Name, ...] = ("pmg", "pure")
+IN_EPSILON: tuple[Name, ...] = ("pmg", "pure")
 # Counts are separate: what one item shows does not depend on others.
 PER_ITEM: tuple[Name, ...] = ("known_gauss", "positive_gauss", "positive_laplace")
 # Private-side margins of a float division: more of a scale, less of delta.
@@ -396,6 +399,7 @@ class Picking(Frozen):
         self._parameters = p
         # The choice of a private kbar is one more.
         picks = p.k + p.private
+        # Picks decide what is shown.
         self.threshold: int | None = None
         # Of the counts that are shown an event changes at most so many.
         changed_counts = min(p.max_items, p.k)
@@ -542,7 +546,8 @@ class Sketched(Frozen):
     n / (size + 1), of n counts, before noise. "pmg" and "pure" feed the counts occurrence by
     occurrence (Algorithm 1), "gshm" merges them as an exact histogram (Section 7). "pmg" and "gshm"
     show counters above a threshold; "pure" shows the `size` largest noisy counts of a declared
-    domain, each rounded once. Source: Lebeda, Tetek.
+    domain, each rounded once. A release "pamg" comes here as "gshm", of counts that stage 1
+    took from sketches. Source: Lebeda, Tetek.
     """
 
     def __init__(self, name: Name, size: int, law: Law) -> None:
@@ -571,7 +576,8 @@ class Sketched(Frozen):
         threshold are shown; a law without one ("pure") shows the `size` largest of the domain. Its
         counts are whole in units of 1 / (size + 1), and rounded at the end.
         """
-        # By row of the cell; 0 where there is no counter.
+        # By row of the cell; 0 where there is no counter. `noisy_cell` shares it, and so has the
+        # values that are written below.
         noisy = np.zeros(len(cell.counts), dtype=np.int64)
         noisy_cell = Cell(cell.tags, cell.keys, noisy, cell.key_tags)
         shown: list[Rows] = []
@@ -599,6 +605,7 @@ class Sketched(Frozen):
         """
         rows = rows[cell.counts[rows] > 0]
         sketch, items = self.sketch(cell, rows)
+        # All tags of the sketch are found: it was fed with these items alone.
         positions, _ = items.tags.places(sketch.tags)
         counts = reduced(sketch) if self._name == "pure" else sketch.counts
         return rows[positions], counts
@@ -624,7 +631,7 @@ returns the shown rows of the cell, ascending, and their noisy counts. (Sketches
 
 
 def figures_of(algorithm: Algorithm) -> Iterator[Figure]:
-    """Yield a plan's figures of picks, and of the bar above which labels are picked."""
+    """Yield a plan's figures of picks, and of the height of BOTTOM, if there is one."""
     if isinstance(algorithm, Picking):
         yield from pick_figures(float(algorithm.scale))
         yield from bar_figure(algorithm.bar)

@@ -255,7 +255,7 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 
     k: Count
     kbar: Kbar
-    # Of a kbar that is chosen privately: its upper end.
+    # Of a kbar that is chosen privately: its upper end; None is `KBAR_MAX`.
     kbar_max: Count | None = None
 
     @classmethod
@@ -299,6 +299,7 @@ class EachTick(Budgeted):
         """
         self._check(t)
         noise = expect_type(OneShotNoise, noise)
+        # Below, (0, t) is the place of a tick's own counts: level 0, block t.
         if self._domain:
             columns = state.ledger
             state.merge(contributions, add_rows=False)
@@ -366,6 +367,7 @@ class OneShot(EachTick):
         `known_gauss` hides none. Where picks decide, the second bound is that of a hidden item over
         a shown one, or over h_(kbar+1); where a bar decides, over h_(kbar+1).
         """
+        # Names in `algorithms`: KNOWN have a declared list, LIMITED look at the kbar largest.
         name = self._name
         p = self.config.parameters()
         algorithm = self.algorithm

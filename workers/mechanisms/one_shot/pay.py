@@ -68,6 +68,7 @@ class PayWhatYouGetConfig(
 
     k: Count
     kbar: Kbar
+    # Of a kbar that is chosen privately: its upper end; None is `one_shot.KBAR_MAX`.
     kbar_max: Count | None = None
     labels: Count
     queries: Count
@@ -185,8 +186,7 @@ class PayWhatYouGet(Budgeted):
             float(self.scale), p, picks, answers, beta
         )
         text = bounds.above_the_rest(p) + " by an answer that is not complete"
-        source = bounds.SOURCE_OF_PICKS
-        return (Bound("hidden", text, "", beta, error, source),)
+        return (Bound("hidden", text, "", beta, error, bounds.SOURCE_OF_PICKS),)
 
     def sd(self, t: int) -> float:
         # Of a comparison of two items: the difference of two Gumbel values is logistic.

@@ -42,7 +42,13 @@ from workers.mechanisms.misra_gries.releases import (
 )
 from workers.mechanisms.noise.inversion import round_up_to_grid
 from workers.mechanisms.one_shot import bounds
-from workers.mechanisms.one_shot.algorithms import INWARD, PURE, Name, Sketched
+from workers.mechanisms.one_shot.algorithms import (
+    IN_EPSILON,
+    INWARD,
+    LAPLACE,
+    Name,
+    Sketched,
+)
 from workers.mechanisms.one_shot.one_shot import EachTick, OneShotConfig
 
 Size = Annotated[int, whole(1, 100_000)]
@@ -54,7 +60,7 @@ def sketch_complaints(
     config: HistogramConfig, setting: str, release: str
 ) -> Iterator[str]:
     """Yield what does not go with a release of sketches; `setting` names what chooses it."""
-    if release in PURE and config.epsilon is None:
+    if release in IN_EPSILON and config.epsilon is None:
         yield f'{setting} = "{release}": needs epsilon, not rho'
     if release in ("gshm", "pamg") and config.max_count > 1:
         yield (
@@ -97,7 +103,8 @@ def price_sketch(
         rho = float_up(Fraction(size * releases) / (2 * sigma_squared))
         cost = replace(budget, rho=min(budget.rho, rho))
     else:
-        # In pure epsilon, an equal part for each release; all of delta is set aside.
+        # In pure epsilon, an equal part for each release; all of delta is set aside. Epsilon is
+        # never None here (`sketch_complaints`).
         epsilon = Fraction(config.epsilon or 0) / releases
         if release == "pmg":
             discovery = float_up(Fraction(config.delta) - Fraction(numerical))
@@ -111,7 +118,8 @@ def price_sketch(
         cost = PrivacyCost(
             rho, config.epsilon or 0.0, config.delta, failures=failures, pure=True
         )
-    # The samplers' distance from their laws must fit their share of delta.
+    # The samplers' distance from their laws must fit their share of delta. `concerned`: how many
+    # noise values are added to another count if the input is a neighbour.
     share = 1.0 if release == "pure" else NUMERICAL_SHARE
     needed = sampler_delta(cost.epsilon, releases * law.concerned, law.table.tv)
     check_sampler_delta(config.delta, cost.epsilon, needed, share)
@@ -190,7 +198,7 @@ class TickMisraGries(EachTick):
         Mechanism.__init__(self, config, unit)
         self._name = config.algorithm
         self.algorithm, self._cost = price_sketch(config, self._name, config.size)
-        self.law = "laplace" if self._name in PURE else "gaussian"
+        self.law = "laplace" if self._name in LAPLACE else "gaussian"
         self._threshold = self.algorithm.threshold
 
     def _parameters(self) -> Mapping[str, object]:
@@ -208,7 +216,9 @@ class TickMisraGries(EachTick):
         """Bound the error of every count of a tick, an item that is not shown counted as 0."""
         releases = self._ticks(data)
         shown = self.config.size if not self._domain else len(self._domain)
+        # `weight` is assumed of an epoch, and so of each of its ticks.
         lost = data.weight / (self.config.size + 1)
+        # A count is that of 1 sketch.
         error = lost + bounds.sketch_error(self.algorithm, 1, shown * releases, beta)
         text = f"error of every count, over {releases:,} ticks"
         assumes = f"at most {data.weight:,} counts in a tick"

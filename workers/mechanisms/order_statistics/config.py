@@ -235,7 +235,8 @@ def shares_of(
     """Return each part's share of the budget, of epsilon if accounting is pure, else of rho.
 
     Parts are what is paid for separately, such as "test" or "sums" (`engine`). `weights` has each
-    part's weight, (in zCDP, in pure accounting).
+    part's weight, (in zCDP, in pure accounting). Epsilon is given if accounting is pure, and else
+    one of epsilon and rho: 0 is put for neither.
     """
     if config.pure:
         total = Fraction(config.epsilon or 0)
@@ -246,6 +247,7 @@ def shares_of(
                 config.epsilon or 0.0, config.delta * (1 - NUMERICAL_SHARE)
             )
         total = Fraction(rho)
+    # False is 0, the place of zCDP, and True is 1.
     weight_of = {part: pair[config.pure] for part, pair in weights.items()}
     of_all = sum(weight_of.values())
     return {part: total * weight / of_all for part, weight in weight_of.items()}
@@ -260,8 +262,8 @@ def combined_cost(
     """Return the combined cost of the parts, after their noise was rounded up.
 
     `shares` is what each part may spend, `spent` what it spends: rho, or pure epsilon. `tv` is the
-    total variation distance from their laws of all noise over one event's true values. Raises
-    ValueError if a part spends more, or delta cannot cover `tv`.
+    total variation distance from its law of all noise that hides one event, in all draws together.
+    Raises ValueError if a part spends more, or delta cannot cover `tv`.
     """
     over = [part for part, amount in spent.items() if amount > shares[part]]
     if over:

@@ -247,30 +247,32 @@ class OneVector:
         cls, budget: Fraction, changed: int, max_count: int, *, pure: bool
     ) -> OneVector:
         """Return the noise that a budget (rho, or pure epsilon) pays for; `max_count` is Dinf."""
+        sampler: gaussian.IntegerGaussian | DiscreteLaplace
         if pure:
-            scale = laplace.round_up_scale(changed * max_count / budget)
-            table = laplace.discrete_laplace(scale)
-            return cls(
-                table, changed, scale, changed * max_count / scale, table.variance
-            )
-        sigma_squared = gaussian.round_up_sigma_squared(
-            changed * max_count**2 / (2 * budget)
-        )
-        spent = changed * max_count**2 / (2 * sigma_squared)
-        sampler = gaussian.integer_gaussian(sigma_squared)
-        return cls(sampler, changed, sigma_squared, spent, float(sigma_squared))
+            numerator = Fraction(changed * max_count)  # the cost is this over b
+            parameter = laplace.round_up_scale(numerator / budget)
+            sampler = laplace.discrete_laplace(parameter)
+            variance = sampler.variance
+        else:
+            numerator = Fraction(changed * max_count**2, 2)  # over sigma^2
+            parameter = gaussian.round_up_sigma_squared(numerator / budget)
+            sampler = gaussian.integer_gaussian(parameter)
+            variance = float(parameter)
+        return cls(sampler, changed, parameter, numerator / parameter, variance)
 
     def bound(self, beta: float) -> float:
         """Bound one entry's absolute noise, with failure probability at most beta."""
         if isinstance(self.sampler, DiscreteLaplace):
             # P(|x| > a + 1) <= exp(-a/b) for integer noise and every real a.
             return float(self.parameter) * math.log(1 / beta) + 1
+        # Integers need no `_ROUNDED`, but published errors have it.
         return normal_bound(float(self.parameter), 1, beta) + _ROUNDED
 
     def sum_bound(self, times: int, beta: float) -> float:
-        """Bound the absolute sum of one entry's noise over `times` vectors, with failure beta."""
+        """Bound one entry's absolute sum over `times` vectors, failing with at most beta."""
         if isinstance(self.sampler, DiscreteLaplace):
             return laplace_sum(times, float(self.parameter), 1, beta)
+        # As in `bound`.
         return normal_bound(times * float(self.parameter), 1, beta) + _ROUNDED
 
 
@@ -331,7 +333,8 @@ class IntervalRule(Frozen):
         """A bound on the total variation distance from its law of all noise that hides one event.
 
         That is the test's noise, one node a level in the counters of the event's columns, and the k
-        noise values of an update.
+        noise values of an update. Any value but the test's is within `CELL_TV` of its law, and a
+        counter of so many intervals has at most the levels of base 2.
         """
         noise_values = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
         return self.test.tv(self.config.ticks) + noise_values * CELL_TV
@@ -375,6 +378,7 @@ class IntervalRule(Frozen):
         counter = self.counter(capacity)
         if isinstance(counter, LaplaceTree):
             return counter.levels * counter.variance
+        # And that of rounding to an integer, 1/12.
         return counter.worst_variance() + ROUNDING
 
     def public(self) -> dict[str, object]:
@@ -428,6 +432,7 @@ class IntervalRule(Frozen):
         counter = self.counter(n)
         if isinstance(counter, LaplaceTree):
             return laplace_sum(counter.levels, float(counter.scale), 1, each)
+        # N is rounded to an integer, by at most `_ROUNDED`.
         return normal_bound(self.column_variance(n), 1, each) + _ROUNDED
 
 
@@ -578,6 +583,7 @@ class OrderStatisticNoise:
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
         """Return the noise of a test at a tick, drawn with a block of ticks and kept."""
         block = t // BLOCK_TICKS
+        # -1: none is kept yet.
         number, noise = self._blocks.get((use, key), (-1, []))
         if number != block:
             noise = test.mu_block(self._stream, use << 56, tag, block)
@@ -622,7 +628,8 @@ class OrderStatistics(Mechanism):
             spent = spent | self.inner.spent
             tv = tv + self.inner.tv
         self._cost = settings.combined_cost(config, share, spent, tv)
-        # Computed for all segments now, so that noise without a table is refused before any tick.
+        # Computed for all segments now, so that noise without a table is refused before any tick;
+        # none without an inner level.
         numbered = range(1, (self.segments.most if self.segments else 1) + 1)
         inner = self.inner
         self._intervals = tuple(

@@ -62,11 +62,11 @@ from workers.mechanisms.mechanism import (
 )
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import (
+    IN_EPSILON,
     KNOWN,
     LIMITED,
     PER_ITEM,
     PICKING,
-    PURE,
     SKETCHES,
     Algorithm,
     Cell,
@@ -306,7 +306,7 @@ class Meta(Budgeted):
         Mechanism.__init__(self, config, unit)
         self._known = config.algorithm in KNOWN
         # Where epsilons add up, a cell's noise grows with L and not with its root.
-        power = 3 if config.algorithm in PURE else 2
+        power = 3 if config.algorithm in IN_EPSILON else 2
         self.radix = config.radix or best_radix(config.ticks, power=power)
         self._tree = Tree(config.ticks, self.radix)
         self.levels = self._tree.levels
