@@ -200,7 +200,11 @@ class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
 
 
 class WorkerSettings(Section, frozen=True, kw_only=True):
-    """[worker]: its name, files, numbers of partitions, commits, and what it tells operators."""
+    """[worker]: its name, files, numbers of partitions, commits, and what it tells operators.
+
+    Where a setting is left out (None): there are as many partitions as the events topics have,
+    contributions are kept for ever, nothing is signed, no metrics are served and no traces sent.
+    """
 
     name: Annotated[str, _NAME]
     data_dir: Annotated[Path, _allowed("a directory name in quotes")]
@@ -222,7 +226,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
 
 
 class KafkaSettings(Section, frozen=True, kw_only=True):
-    """[kafka]: the cluster, librdkafka's options, and where OAUTHBEARER tokens come from.
+    """[kafka]: the cluster, librdkafka's options, and where OAUTHBEARER tokens come from, if used.
 
     Values of options may be secret: both reprs (rich would print all fields) show only names.
     """
@@ -244,6 +248,8 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 class EventsSettings(Section, frozen=True, kw_only=True):
     """[events]: the topic, the fields of an event that are read, and how late it may come.
 
+    Where a setting is left out (None): every histogram names its items, each item counts once, the
+    record's time is the event's, there are no users, and `Settings.max_behind_ms` is the default.
     `where` is an attribute with an underscore, since it is a method here.
     """
 
@@ -327,6 +333,7 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
     """[privacy]: whom the guarantee protects, and the ceiling over all histograms, if any.
 
     `neighbours`: it hides what a record says ("content"), or also whether there was one ("record").
+    Without `max_epsilon` and `max_delta` (None), there is no ceiling.
     """
 
     unit: Literal["event", "user"] = "event"
@@ -399,7 +406,10 @@ _File = Path | None
 
 
 class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
-    """[schema_registry]. Holds secrets: the repr shows only the registry's address."""
+    """[schema_registry]. Holds secrets: the repr shows only the registry's address.
+
+    Without a `reader_schema` (None), the names of fields are those of each record's own schema.
+    """
 
     url: Annotated[str, _allowed(_URLS, rf"^{_URL}(, ?{_URL})*\Z")]
     user: Annotated[
@@ -570,7 +580,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def max_behind_ms(self) -> int | None:
         """How late an event may arrive and still count; None: without limit.
 
-        By default it is the longest epoch or window of the histograms.
+        By default it is the longest epoch or window of the histograms, at least MAX_BEHIND_MIN_MS.
         """
         if self.events.max_behind_ms is not None:
             return self.events.max_behind_ms
