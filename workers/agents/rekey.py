@@ -337,6 +337,7 @@ class RekeyShard(SourceShard):
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
         if len(timed):
             effective = self._clock.advance_by(times[timed], now_ms)
+            # Late: it counts at the watermark, which was past its own time.
             behind = times[timed] < effective
             late[timed[behind]] = effective[behind]
         return late
@@ -416,6 +417,7 @@ class RekeyShard(SourceShard):
         marks = [
             Outgoing(topic.name, at, encoded, None) for at in range(topic.partitions)
         ]
+        # The records are sent before the marks, which so follow them. No other state changes.
         self._transact(progress, marks, (), self._pending)
         self._sequence = progress.sequence
         self._pending = []

@@ -228,6 +228,7 @@ class SourceShard(Shard):
         else:
             # No set is stored where there is a single topic: this one, then.
             refuse_other_topic(topic, progress.sources, progress.topic_id)
+            # With several topics now, these are not those of the state either.
             refuse_other_count(f"the events topic {topic.name}", len(sources.first), 1)
         refuse_other_count(str(sources), sources.first_count, progress.sources)
         # Only partition 0's progress has the growth; the others keep what the start has read of it.

@@ -313,6 +313,7 @@ class Histogram:
             self._owners = owners
             self._keep_own()
         else:
+            # The tick that begins there is the first that ends after it.
             self._growing.append((self.grid.tick_at(at_ms), owners))
 
     def take_over(self, handed: HandedOver) -> None:

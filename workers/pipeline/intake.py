@@ -318,6 +318,7 @@ class Intake(Watermark):
         owners = Owners(len(sequences)) if owners is None else owners
         closes = self.has_closed_tick()
         counted = self._tallies.take()
+        # A tick that closed has a watermark. With None, all sketches are taken.
         if ending or (closes and self.watermark is not None):
             counted += self._sketches.take(None if ending else self.watermark)
         shares = self._builder.build(counted, owners)

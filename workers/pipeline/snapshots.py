@@ -593,8 +593,8 @@ LISTED_BESIDE = ("sums",)
 def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
     """Split a snapshot's fields into pages: its one list is cut, all else is repeated.
 
-    A page's part of the list has at most `room` JSON bytes, which must be at least twice the
-    longest label's.
+    A page's part of the list has at most `room` JSON bytes, if an element, with the query of its
+    answer, takes at most half of that.
     """
     name = next((name for name in LISTS if isinstance(fields.get(name), list)), None)
     if name is None:
