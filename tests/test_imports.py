@@ -71,6 +71,7 @@ def modules() -> dict[str, Path]:
     return {name: path for name, path in found.items() if name}
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Dotted names of the modules that a file imports, wherever in the file it does."""
     names: set[str] = set()

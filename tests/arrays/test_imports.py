@@ -1,5 +1,6 @@
 """Commands that do not count start without the compiler, which takes half a second and 100 MB."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests import ROOT
 RUN = """
 import sys
 from workers.cli import execute
-code = execute(sys.argv[1:])
+code = max(execute(line.split()) for line in sys.argv[1:])
 found = sorted(name for name in sys.modules if name == "numba" or name == "workers.arrays.compiler")
 sys.exit(f"imported: {found}" if found else code)
 """
@@ -42,19 +43,19 @@ def python(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", ["unk_base", "misra_gries_pure", "meta"])
-def test_a_plan_is_made_without_the_compiler(example: str, tmp_path: Path) -> None:
+def test_a_plan_is_made_without_the_compiler(tmp_path: Path) -> None:
     """It builds every mechanism, and steps none."""
     (tmp_path / "noise.key").write_text("00" * 32 + "\n")
     (tmp_path / "noise.key").chmod(0o600)
-    text = (ROOT / "examples" / "mechanisms" / f"{example}.toml").read_text()
-    (tmp_path / "settings.toml").write_text(text)
-    done = python(RUN, "plan", "-c", str(tmp_path / "settings.toml"))
+    names = [f"{name}.toml" for name in ("unk_base", "misra_gries_pure", "meta")]
+    for name in names:
+        shutil.copy(ROOT / "examples" / "mechanisms" / name, tmp_path)
+    done = python(RUN, *(f"plan -c {tmp_path / name}" for name in names))
     assert done.returncode == 0, done.stderr
 
 
 def test_a_key_is_made_without_the_compiler(tmp_path: Path) -> None:
-    done = python(RUN, "key", "new", str(tmp_path / "noise.key"))
+    done = python(RUN, f"key new {tmp_path / 'noise.key'}")
     assert done.returncode == 0, done.stderr
 
 

@@ -48,7 +48,7 @@ class Addresses(NoiseStream):
     def chunk(
         self, tags: NDArray[np.uint64], cells: NDArray[np.uint64]
     ) -> NDArray[np.uint64]:
-        return np.concatenate([tags ^ cell for cell in cells])
+        return (tags ^ cells[:, None]).reshape(-1, 2)
 
 
 @dataclass(frozen=True)

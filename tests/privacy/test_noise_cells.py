@@ -70,7 +70,7 @@ class Recorder(NoiseStream, shared=False):
 
     def chunk(self, tags: Tags, cells: Words) -> Words:
         use = " < ".join(callers(sys._getframe(1)))
-        words = np.concatenate([tags ^ cell for cell in cells])
+        words: Words = (tags ^ cells[:, None]).reshape(-1, 2)
         for word in map(tuple, words.tolist()):
             before, tick = self.taken.setdefault(word, (use, self.tick))
             if before != use:

@@ -161,15 +161,10 @@ def _squares(up: Longs, down: Longs, apart: int, slacks: Longs) -> Longs:
 def _ends(states: Longs, apart: int, slacks: Longs) -> Longs:
     """Bound the squares of ends of an interval, less its length in blocks, (n, n)."""
     number = len(states)
-    places = range(-2, apart + 3)
-    total = np.zeros((number, number), dtype=np.int64)
-    zero = np.zeros(number, dtype=np.int64)
-    one = np.full(number, _ONE, dtype=np.int64)
-    for place in places:
-        up = states[:, place + 2] if place <= 2 else one
-        behind = place - apart + 2
-        down = states[:, behind] if behind >= 0 else zero
-        total += (up[:, None] - down[None, :]) ** 2
+    up = np.pad(states, ((0, 0), (0, apart)), constant_values=_ONE)
+    down = np.pad(states, ((0, 0), (apart, 0)))
+    # Of |up - down|^2; parts that pass 64 bits come back.
+    total = (up**2).sum(1)[:, None] + (down**2).sum(1)[None, :] - 2 * up @ down.T
     squares = _in_units(_grown(total, slacks[:, None] + slacks[None, :]))
     # Of lower bits, which the states do not have, at most one unit is lost.
     lost = int(slacks.any())

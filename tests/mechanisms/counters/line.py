@@ -311,7 +311,7 @@ def _note_products(most: list[int], parts: Longs, apart: int, slack: int) -> Non
     # Lower bits, which the states do not have, make a lag less than one unit longer.
     lags = apart * number + places[None, :] - places[:, None] + bool(slack)
     entries = np.clip(PARTS * lags // number, -1, len(most) - 1)
-    for entry in range(len(most)):
+    for entry in range(max(0, entries.min()), entries.max() + 1):
         here = products[entries == entry]
         if len(here):
             most[entry] = max(most[entry], int(here.max()))

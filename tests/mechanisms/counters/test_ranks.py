@@ -126,15 +126,12 @@ def test_in_16_ticks_and_16_buckets_every_event_costs_what_is_stated() -> None:
     levels = 4
     counter = ranked_counter(16, 16, 0.25, None)
     transform = counter.ranks
-    of_ticks = []
-    for tick in range(16):
-        nodes = column(tick, levels)
-        of_ticks.append(
-            sum(
-                (node**2 / counter.variance_of(v) for v, node in nodes.items()),
-                Fraction(0),
-            )
+    of_ticks = [
+        sum(
+            node**2 / counter.variance_of(v) for v, node in column(tick, levels).items()
         )
+        for tick in range(16)
+    ]
     of_buckets = [cost(b, levels) for b in range(16)]
     costs = [one * other / 2 for one in of_ticks for other in of_buckets]
     assert Fraction(249, 1000) < max(costs) <= Fraction(counter.rho_item)

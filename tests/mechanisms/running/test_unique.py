@@ -14,7 +14,7 @@ import pytest
 
 from tests.mechanisms.running import boards
 from tests.mechanisms.running.boards import KEYS, Rules
-from tests.mechanisms.small import KEY, STREAM, start
+from tests.mechanisms.small import STREAM, start
 from workers.arrays.texts import Texts
 from workers.arrays.types import Codes
 from workers.mechanisms.ledger import Contributions, Parts
@@ -46,7 +46,7 @@ def users_of(
 def message(rows: Sequence[tuple[str, bytes, int]]) -> tuple[Contributions, Codes]:
     """Return one message; its rows are ordered by stream key."""
     rows = sorted(rows)
-    tags = [KEY.tags(key, [label])[0] for key, label, _ in rows]
+    tags = [boards.tag(key, label)[0] for key, label, _ in rows]
     part = Contributions(
         KEYS,
         np.array([KEYS.index(key) for key, _, _ in rows], dtype=np.int32),

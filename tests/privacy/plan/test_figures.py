@@ -4,6 +4,7 @@ import io
 import math
 import random
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from workers.privacy.total import Charge, charge_of, total_of
 pytestmark = pytest.mark.slow
 
 
+@cache
 def planned(own: HistogramConfig) -> HistogramPlan:
     return plan_of(own, build(own), "topic", "event")
 
