@@ -111,7 +111,7 @@ class Guarantee:
     min(n, `overlap`) n times the rho, as in `PrivacyCost`; else both are unset.
     """
 
-    unit: str
+    unit: str  # "event" or "user"
     rho: NotNegative
     epsilon: NotNegative
     delta: NotNegative
@@ -154,6 +154,7 @@ def rho_of(epsilon: float, delta: float, *, gaussian: bool = False) -> float:
 def gaussian_epsilon(rho: float, delta: float) -> float:
     """Return the smallest epsilon (rounded up) for which sqrt(2 rho)-GDP gives (epsilon, delta)."""
     zcdp = epsilon_of(rho, delta)
+    # Proved by its own delta; else the figure of zCDP, which holds too.
     exact = _round_up(max(0.0, _newton(rho, zcdp, delta, of_rho=False)))
     return exact if exact < zcdp and gaussian_delta(rho, exact) <= delta else zcdp
 
@@ -163,6 +164,7 @@ def gaussian_rho(epsilon: float, delta: float) -> float:
     """Return the largest rho (rounded down) for which sqrt(2 rho)-GDP gives (epsilon, delta)."""
     zcdp = rho_of(epsilon, delta)
     rho = _newton(zcdp, epsilon, delta, of_rho=True)
+    # Proved by its own delta; else the figure of zCDP, which holds too.
     exact = _round(rho * (1 - _WIDE_MARGIN), ROUND_FLOOR)
     return exact if exact > zcdp and gaussian_delta(exact, epsilon) <= delta else zcdp
 

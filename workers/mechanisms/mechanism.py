@@ -46,7 +46,7 @@ class Release:
     sd: float
     threshold: int | None  # None for a known domain
     # Of each row: 2 S - R n, with S its sum in steps, n its count and R the range of the setting
-    # `sum` in steps: what an event adds lies in -R..R.
+    # `sum` in steps: twice the sum from the middle of the range, so that an event adds -R..R.
     sums: Noisy | None = None
     # Of each stream key: the sum of all counts, shown or not.
     totals: Noisy | None = None
@@ -167,7 +167,8 @@ class Mechanism(Frozen):
 
     configs: ClassVar[tuple[type[HistogramConfig], ...]] = ()
     kind: str
-    law = "gaussian"  # or "laplace"; "logistic": selects top-k items; "sum": from noisy sums
+    # Of noise: or "laplace"; "logistic": selects top-k items; "sum": answers from noisy sums.
+    law = "gaussian"
     config: HistogramConfig
     _cost: PrivacyCost
     _threshold: int | None = None

@@ -139,6 +139,7 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
 def _linear(low: Decimal, high: Decimal, count: int) -> list[Decimal]:
     """Return the inner edges of `count` intervals of one width, rounded to its sixth digit."""
     span = high - low
+    # A one at the place of a width's sixth digit: edges are multiples of it.
     unit = Decimal((0, (1,), (span / count).adjusted() - 5))
     edges = (low + span * i / count for i in range(1, count))
     return [(edge / unit).to_integral_value() * unit for edge in edges]

@@ -29,8 +29,8 @@ def whole(least: int, most: int) -> Meta:
 class Rule(NamedTuple):
     """The check of one field of a record.
 
-    `probe` is a record with that field alone, for msgspec to check: a bare annotation it hashes in
-    Python at every call, dropping exceptions raised there (it lost a Ctrl-C 5 times in 83).
+    `probe` is a record with that field alone, for msgspec to check. It would hash a
+    bare annotation in Python at every call, and drop what is raised there (5 of 83 Ctrl-C were).
     """
 
     attribute: str  # its name in Python

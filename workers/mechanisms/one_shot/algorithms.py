@@ -120,7 +120,8 @@ class Cell:
         """Return the k rows of largest count among `rows`, or all, largest first, ties by tag."""
         if len(rows) > k:
             # Sort only rows that may be among them: those above the k-th largest count, and of
-            # those equal to it the ones of smallest tag.
+            # those equal to it the ones of smallest tag (by its upper half, so perhaps more: the
+            # whole tag decides below).
             counts = self.counts[rows]
             least = selection.kth_largest(counts, k)
             larger = rows[counts > least]
@@ -314,6 +315,7 @@ class Noisy(Frozen):
         # D0 Dinf^2: for both laws rho is this over 2 s2, or 2 b^2.
         sensitivity_squared = p.max_items * p.max_count**2
         self.table: Table
+        # `spread` is b^2, or s2.
         if name in LAPLACE:
             scale = scale_for(Fraction(sensitivity_squared, 2), rho)
             self.table = laplace.discrete_laplace(scale)
@@ -342,9 +344,9 @@ class Noisy(Frozen):
         """Return m: with it, parts of an item are shown with probability at most delta in all.
 
         The item's count, at most `most_count`, may be split over up to `releases` releases. If n of
-        them have a part, none is above most_count - n + 1, and m must be at least most_count - n
-        + the quantile of delta / n. So m is the largest of these over n = 1..releases: n is taken
-        in groups n..2 n - 1, each with the quantile of its last.
+        them have a part, none is above most_count - n + 1, and m must be at least that + x - 1 (see
+        the module), with x the quantile of delta / n. So m is the largest of these over
+        n = 1..releases: n is taken in groups n..2 n - 1, each with the quantile of its last.
         """
         threshold = 0
         n = 1
@@ -440,6 +442,7 @@ class Picking(Frozen):
         k = self._parameters.k
         for key, rows in rows_by_key(cell.keys):
             if self._bottom:
+                # Whether BOTTOM ended the picks is left out.
                 picked.append(self._bottom.pick(cell, rows, key, k, noise, address)[0])
             else:
                 key_tag = cell.key_tags[key]

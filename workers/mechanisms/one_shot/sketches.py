@@ -92,7 +92,8 @@ def price_sketch(
             law.rho, config.epsilon, config.delta, failures=failures, gaussian=True
         )
     elif release == "gshm":
-        # In rho: up to `size` counters change by one, in each of the releases.
+        # In rho: up to `size` counters change by one, in each of the releases. `INWARD`: a little
+        # less of delta, for the errors of floats.
         budget = split(config, discovers=True)
         discovery = dict(budget.failures)["discovery"] * INWARD
         sigma_squared = round_up_to_grid(

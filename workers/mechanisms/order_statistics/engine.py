@@ -643,7 +643,7 @@ class OrderStatistics(Mechanism):
     def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
         """Return the numbers of a segment's intervals, from its bound on growth."""
         segments = self.segments_in_use
-        # Segment j's part of half of beta: 1 / (j (j + 1)) adds up to 1.
+        # The outer level has the other half of beta. Segment j's part 1 / (j (j + 1)) adds up to 1.
         beta = self.config.beta / (2 * segment * (segment + 1))
         return inner.intervals(
             segments.growth(segment), beta, segments.column_error(segment)
@@ -714,7 +714,7 @@ class OrderStatistics(Mechanism):
         return self.error(segment)
 
     def _last_segment(self, value: int) -> int:
-        """Return a segment that never ends, with probability 1 - beta, up to `value`.
+        """Return the last segment that values up to `value` reach, with probability 1 - beta.
 
         Segment j ends only if value + |G_j| + low > K_j, so a value that stays at V never ends the
         first segment with K_j >= V + column_error(j) + low.
@@ -751,7 +751,10 @@ class OrderStatistics(Mechanism):
         return parameters
 
     def sd(self, t: int) -> float:
-        """Return a bound on a column's noise sd at tick t; `error` also covers late closes."""
+        """Return a bound on a column's noise sd at tick t.
+
+        By how much an answer may also be out of date, as no test has stopped yet, is in `error`.
+        """
         self._check(t)
         variance = 0.0
         segment = 1

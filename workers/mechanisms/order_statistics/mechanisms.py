@@ -119,10 +119,10 @@ class Doubling(OrderStatistics):
     def _error_in(self, segment: int, value: int) -> float:
         """Bound the error in a segment if no watched value passes V = `value`.
 
-        It is smaller than the published one. The true value in segment j lies between K_(j-1) - low
-        - |G_(j-1)|, since the previous segment has ended, and min(V, K_j + high + |G_j|), with K_j
-        the segment's threshold, G_j the columns' noise and low, high the bounds of its test; the
-        answer is the value at the segment's start, off by |G_j|.
+        It is for plans, and smaller than the error that answers state. The true value in segment j
+        lies between K_(j-1) - low - |G_(j-1)|, since the previous segment has ended, and
+        min(V, K_j + high + |G_j|), with K_j the segment's threshold, G_j the columns' noise and
+        low, high the bounds of its test; the answer is the value at the start, off by |G_j|.
         """
         segments = self.segments_in_use
         column_error = segments.column_error(segment)
