@@ -76,13 +76,18 @@ def steps_of(label: str, most: int) -> int:
     return {"a": most, "b": 0, "c": most}.get(label, most // 3)
 
 
+#: A tick as a key of caches: variants, seeds and neighbours share most ticks.
+Frozen = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
+
+@cache
 def users_columns(
-    tick: Tick, keys: Sequence[str], parts: int = 1
-) -> list[tuple[Contributions, Codes]]:
+    tick: Frozen, keys: Sequence[str], parts: int = 1
+) -> Sequence[tuple[Contributions, Codes]]:
     """Return a tick's users as `parts` messages, each with some users of each item."""
-    names = tuple(tick)
-    items = [(i, label) for i, name in enumerate(names) for label in tick[name]]
-    numbers = [tick[names[i]][label] for i, label in items]
+    names = tuple(name for name, _ in tick)
+    items = [(i, label) for i, (_, counts) in enumerate(tick) for label, _ in counts]
+    numbers = [n for _, counts in tick for _, n in counts]
     labels = Texts.of([label.removesuffix(PROTECTED).encode() for _, label in items])
     tags = np.concatenate(
         [
@@ -115,26 +120,24 @@ def users_columns(
     return found
 
 
+@cache
 def columns(
-    tick: Tick, keys: Sequence[str], parts: int = 1, steps: int | None = None
-) -> list[tuple[Contributions, Codes]]:
+    tick: Frozen, keys: Sequence[str], parts: int = 1, steps: int | None = None
+) -> Sequence[tuple[Contributions, Codes]]:
     """Return a tick's contributions as `parts` read-only messages, each with part of the items.
 
     With `steps`, R of a sum, they are those of its numbers.
     """
-    if steps is not None:
-        tick = {
-            key: {label: n * steps_of(label, steps) for label, n in items.items()}
-            for key, items in tick.items()
-        }
+    names = tuple(name for name, _ in tick)
+    every = [
+        (i, label, n if steps is None else n * steps_of(label, steps))
+        for i, (_, counts) in enumerate(tick)
+        for label, n in counts
+    ]
     found = []
     places = {name: place for place, name in enumerate(keys)}
     for part in range(parts):
-        names = tuple(tick)
-        items = (
-            (i, item) for i, name in enumerate(names) for item in tick[name].items()
-        )
-        rows = [(i, label, n) for i, (label, n) in items if n][part::parts]
+        rows = [row for row in every if row[2]][part::parts]
         labels = Texts.of([label.encode() for _, label, _ in rows])
         tags = [_tag(names[i], label) for i, label, _ in rows]
         key_of_row = read_only(np.array([i for i, _, _ in rows], dtype=np.int32))
@@ -154,29 +157,11 @@ def _tag(name: str, label: str) -> Tags:
 
 
 @cache
-def _contributions(
-    histograms: Sequence[tuple[str, Sequence[tuple[str, int]]]],
-    keys: Sequence[str],
-    parts: int,
-    steps: int | None,
-    unique_users: bool,
-) -> Sequence[tuple[Contributions, Codes]]:
-    """Return a tick's messages, made once: variants, seeds and neighbours share most ticks."""
-    tick = {name: dict(items) for name, items in histograms}
-    found = (users_columns if unique_users else columns)(tick, keys, parts)
-    if steps is not None:
-        found += columns(tick, keys, parts, steps)
-    return tuple(found)
-
-
-@cache
 def _key_tags(keys: Sequence[str]) -> Tags:
     return np.concatenate([KEY.tags(name, [KEY_LABEL]) for name in keys])
 
 
-@cache
-def _domain_tags(name: str, domain: Sequence[bytes]) -> Tags:
-    return KEY.tags(name, domain)
+_domain_tags = cache(KEY.tags)
 
 
 class Run:
@@ -199,10 +184,11 @@ class Run:
 
     def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
         config = self.mechanism.config
-        steps = None if config.sum is None else config.sum.steps
-        histograms = tuple((name, tuple(items.items())) for name, items in tick.items())
-        of_tick = histograms, self.keys, parts, steps, config.unique_users
-        contributions = _contributions(*of_tick) if tick else ()
+        frozen = tuple((name, tuple(items.items())) for name, items in tick.items())
+        of_tick = users_columns if config.unique_users else columns
+        contributions = [*of_tick(frozen, self.keys, parts)] if tick else []
+        if tick and config.sum is not None:
+            contributions += columns(frozen, self.keys, parts, config.sum.steps)
         ledger = self.state.ledger
         self.state, shown = self.mechanism.step(
             self.state, t, contributions, self.noise
