@@ -19,8 +19,8 @@ from workers.pipeline.growth.sources import (
     Sources,
     SourceTopic,
     decode_sources,
-    refuse_other_count,
     refuse_other_set,
+    refuse_several,
 )
 from workers.pipeline.ledger_blocks import decode_stored, read_paged
 
@@ -49,10 +49,7 @@ def counted_sources(
     if progress.sources != sum(topic.partitions for topic in topics):
         stored = stored_topics(connection, state, state_partitions)
         if stored is None:
-            # The state is of a single topic: the settings must name one, too.
-            refuse_other_count(
-                f"the set of {len(topics)} events topics", len(topics), 1
-            )
+            refuse_several(topics)
             [topic] = topics
             stored = (SourceTopic(topic.name, progress.sources, topic.id),)
         refuse_other_set(topics, stored)

@@ -35,6 +35,7 @@ from workers.pipeline.growth.sources import (
     refuse_other_count,
     refuse_other_set,
     refuse_other_topic,
+    refuse_several,
 )
 from workers.pipeline.ledger_blocks import decode_stored, read_paged, split_pages
 from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
@@ -227,9 +228,8 @@ class SourceShard(Shard):
             self._set_stored = True
         else:
             # No set is stored where there is a single topic: this one, then.
+            refuse_several(sources.topics)
             refuse_other_topic(topic, progress.sources, progress.topic_id)
-            # With several topics now, these are not those of the state either.
-            refuse_other_count(f"the events topic {topic.name}", len(sources.first), 1)
         refuse_other_count(str(sources), sources.first_count, progress.sources)
         # Only partition 0's progress has the growth; the others keep what the start has read of it.
         if self.partition == 0:

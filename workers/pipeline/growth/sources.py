@@ -213,6 +213,15 @@ def refuse_other_set(
         refuse_other_topic(topic, before.partitions, before.id)
 
 
+def refuse_several(topics: Sequence[SourceTopic]) -> None:
+    """Raise StateRefused if there are several topics: no set is stored, as with a single one."""
+    if len(topics) > 1:
+        names = ", ".join(topic.name for topic in topics)
+        raise StateRefused(
+            f"the events topics are {names}; the state was made with one topic: another set of topics takes {_NEW_NAME}"
+        )
+
+
 def refuse_other_count(topic: str, partitions: int, stored: int) -> None:
     """Raise StateRefused if a topic's number of partitions is another than the state's, `stored`.
 
