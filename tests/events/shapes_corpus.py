@@ -32,6 +32,8 @@ from workers.events.reading import EventReader, Reading
 from workers.kafka.records import Records
 from workers.settings.settings import Settings, settings_of
 
+# What a reader says of every record; nothing of skipped ones.
+Said = dict[int, Found | str]
 BATCH = 250
 NAMES = (
     "a",
@@ -335,7 +337,7 @@ def settings_or_none(
         return None
 
 
-def told(case: Case, reading: Reading) -> dict[int, Found | str]:
+def told(case: Case, reading: Reading) -> Said:
     """Return what a reader says of every record; nothing of skipped ones."""
     data = reading.data.tobytes()
     layout = case.reader.layout
@@ -362,9 +364,7 @@ def told(case: Case, reading: Reading) -> dict[int, Found | str]:
             None if number < 0 else Looked(key, items[first : first + number])
             for key, first, number in rows
         ]
-    found: dict[int, Found | str] = {
-        reject.index: "rejected" for reject in reading.rejects
-    }
+    found: Said = {reject.index: "rejected" for reject in reading.rejects}
     users = texts(reading.users)
     has_time = "timestamp" in case.events
     for row, record in enumerate(reading.index.tolist()):
@@ -379,7 +379,7 @@ def told(case: Case, reading: Reading) -> dict[int, Found | str]:
 
 def read_twice(
     case: Case, records: Records, fmt: Format | None = None
-) -> tuple[Reading, dict[int, Found | str]]:
+) -> tuple[Reading, Said]:
     """Return what is read without the scanner, and what it says; Differs if the scanner disagrees."""
     [slow] = read_general(case.reader, records, fmt)
     without = told(case, slow)
@@ -391,7 +391,7 @@ def scanned(
     case: Case,
     records: Records,
     slow: Reading,
-    without: dict[int, Found | str],
+    without: Said,
     fmt: Format | None = None,
 ) -> Reading:
     """Return what is read with the scanner; raise Differs unless it is what is read without."""
@@ -422,28 +422,28 @@ def compare_with_reference(
 
 @lru_cache(1 << 9)
 def _general(
-    case: Case, values: Sequence[bytes], keys: Sequence[bytes | None], hostile: bool
-) -> tuple[Reading, dict[int, Found | str]]:
+    case: Case, values: Sequence[bytes], hostile: bool
+) -> tuple[Records, Reading, Said]:
     """Return what the general reader says, as the reference does: the same with each planted defect."""
-    [slow] = read_general(case.reader, Records.of(values, keys, range(len(values))))
+    keys = [
+        {0: None, 1: b"\xff"}.get(place % 40, b"k%d" % (place % 7))
+        for place in range(len(values))
+    ]
+    records = Records.of(values, keys, range(len(values)))
+    [slow] = read_general(case.reader, records)
     said = told(case, slow)
     for place, (value, key) in enumerate(zip(values, keys, strict=True)):
         if not hostile or is_alike(value):
             compare_with_reference(case, value, key, said.get(place, "skipped"))
-    return slow, said
+    return records, slow, said
 
 
 def difference(
     case: Case, values: Sequence[bytes], *, hostile: bool = False
 ) -> Outcome:
     """Compare scanner, general reader and reference; `hostile` bytes as far as Python reads them."""
-    keys = tuple(
-        {0: None, 1: b"\xff"}.get(place % 40, b"k%d" % (place % 7))
-        for place in range(len(values))
-    )
     try:
-        slow, said = _general(case, tuple(values), keys, hostile)
-        records = Records.of(values, keys, range(len(values)))
+        records, slow, said = _general(case, tuple(values), hostile)
         fast = scanned(case, records, slow, said)
     except Differs as error:
         return Outcome(str(error))

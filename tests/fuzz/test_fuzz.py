@@ -16,7 +16,7 @@ from tests.contract.variants import VARIANTS, built
 from tests.fuzz import fuzzing
 from tests.fuzz.__main__ import main
 from tests.fuzz.everything import TARGETS
-from tests.fuzz.fuzzing import Target, fuzz, repeat
+from tests.fuzz.fuzzing import Target, fuzz
 from tests.fuzz.mutations import Mutator
 from workers.events.json import Json
 from workers.mechanisms.order_statistics.engine import OrderStatisticState
@@ -182,8 +182,3 @@ def test_a_segment_that_no_stream_reaches_is_refused() -> None:
     one.state.by_key[0].changed = True
     with pytest.raises(StateRefused):
         one.restart()
-
-
-def test_an_input_alone_is_repeated() -> None:
-    target = TARGETS["contributions"]()
-    assert not repeat(target, target.seeds[0]).findings

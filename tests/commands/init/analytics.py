@@ -1,8 +1,7 @@
 """Topics of well-known analytics tools and platforms, with invented people and real shapes."""
 
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 from tests.commands.init.topics import NOW_MS, Event, Keyed, iso
 
@@ -201,15 +200,3 @@ def topic(shape: Shape, people: int = PEOPLE) -> list[Keyed]:
     rng.shuffle(order)
     gap = 6 * 3_600_000 // EVENTS
     return [(None, shape(rng, one, begin + gap * i)) for i, one in enumerate(order)]
-
-
-def leaves(value: Any) -> Iterator[str]:
-    """Yield the texts of all values in an event."""
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from leaves(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from leaves(inner)
-    elif value is not None:
-        yield str(value)

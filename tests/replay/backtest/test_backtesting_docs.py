@@ -28,15 +28,15 @@ def commands(path: Path) -> list[list[str]]:
     return [shlex.split(line) for block in blocks for line in block.splitlines()]
 
 
-def run(command: list[str]) -> None:
+def run(command: list[str], events: int = EVENTS) -> None:
     if command[0] == "quietcount":
         assert execute([fewer(word) for word in command[1:]]) == 0
         return
     assert command[0] == "python"
-    arguments = [word if word != "10000000" else str(EVENTS) for word in command[1:]]
+    arguments = [word if word != "10000000" else str(events) for word in command[1:]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", arguments)
-        patch.setattr(generator, "flights", lambda path: islice(flights(path), EVENTS))
+        patch.setattr(generator, "flights", lambda path: islice(flights(path), events))
         runpy.run_path(command[1], run_name="__main__")
 
 

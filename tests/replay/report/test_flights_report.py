@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import runpy
-import sys
+import shutil
 from html import unescape
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +14,8 @@ import numpy as np
 import pytest
 
 from tests import ROOT
+from tests.replay.backtest.test_backtesting_docs import run
 from workers.cli import execute
-from workers.commands.demo import generator
-from workers.commands.demo.generator import flights as year
 from workers.commands.key import new_key
 from workers.replay.backtest.results import read
 
@@ -39,16 +36,13 @@ EVENTS = 55_000
 def flights(tmp_path: Path) -> Path:
     """A directory with the example's events until March, its settings over a declared domain, and a key."""
     path = tmp_path / "flights"
-    path.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["make_events.py", str(path / "flights.jsonl")])
-        patch.setattr(generator, "flights", lambda path: islice(year(path), EVENTS))
-        runpy.run_path(str(EXAMPLE / "make_events.py"), run_name="__main__")
+    shutil.copytree(EXAMPLE, path)
+    made = path / "flights.jsonl"
+    run(["python", str(EXAMPLE / "make_events.py"), str(made)], EVENTS)
     settings = (EXAMPLE / "settings.toml").read_text(encoding="utf-8")
     of_known = 'mechanism = "known_base"\ndomain_file = "airports.txt"'
     known = settings.replace('mechanism = "unk_base"', of_known)
     (path / "known.toml").write_text(known, encoding="utf-8")
-    (path / "airports.txt").write_bytes((EXAMPLE / "airports.txt").read_bytes())
     new_key(path / "noise.key")
     return path
 
