@@ -266,8 +266,7 @@ class Histogram:
     def next_epoch(self) -> int | None:
         """The epoch, of those that are charged, that has the next tick; None before any event."""
         tick = self.life.next
-        # `split` returns the epoch and the tick's number in it.
-        return None if tick is None else self._charge_grid.split(tick)[0]
+        return None if tick is None else self._charge_grid.epoch_of(tick)
 
     @property
     def published_epoch(self) -> int | None:
@@ -275,7 +274,7 @@ class Histogram:
         life = self.life
         if life.first is None or life.next is None or life.next == life.first:
             return None
-        return self.grid.split(life.next - 1)[0]
+        return self.grid.epoch_of(life.next - 1)
 
     @property
     def reserved(self) -> bool:
@@ -528,7 +527,7 @@ class Histogram:
                 self._keep_own()
         # The stored blocks are of the epoch of the tick published last, which is the one before
         # `next`. At tick 1 none is published.
-        epoch, _t = self.grid.split(max(1, life.next - 1))
+        epoch = self.grid.epoch_of(max(1, life.next - 1))
         of_epoch = f"{epoch}/"
         loading = ledger_blocks.Loading()
         names = set[str]()
@@ -712,7 +711,7 @@ class Histogram:
         Put them into `handed`, from which they are sent with the tick. `owners` is how many there
         are from then on.
         """
-        if self._epoch == self.grid.split(tick)[0]:
+        if self._epoch == self.grid.epoch_of(tick):
             raise self._refused(
                 f"there are {owners} owner partitions from tick {tick} on, in the middle of an epoch"
             )

@@ -7,7 +7,8 @@
     charge   the cost of one epoch of a generation, and the epochs charged so far (`total.Charge`)
     owner       an "owner partition" is a share of the stream keys; its owner publishes them
     fullest     the window, of the period's length, in which the most epsilon was spent
-    window   a period, [begin, end) in ms; it "touches" the epochs that overlap it
+    window   a period, [begin, end) in ms; it "touches" the epochs that overlap it. EVER stands for
+             a time after, and -EVER for one before, all others
     user     pays for every epoch that a window touches, whatever the stream keys
     event    lies in one epoch of each generation, and pays for each generation that a window
              touches: after a restored copy one event may be in two successive ones. It has one
@@ -111,8 +112,9 @@ def generations_of(
     for name, life, running in stored:
         grid = grid_of(name, life)
         keys = served.get((name, life.generation), "public") if running else "public"
-        accounting = life.description.get("accounting")
+        # A text, so that it is exact; none if bounds were not chosen from a sample.
         bounds_rho = life.description.get("bounds_rho")
+        accounting = life.description.get("accounting")
         period = period_of(life)
         failures = tuple(life.deltas.items())
         charge = Charge(
@@ -181,6 +183,7 @@ def merge(charges: Iterable[Charge]) -> list[Charge]:
 def grid_of(name: str, life: HistogramProgress) -> TickGrid:
     """Return the ticks of a generation, and the epochs, or periods of users, that it is charged.
 
+    Its `horizon` is None where an epoch has no end, and where there are neither epochs nor periods.
     Raise StateRefused if its description gives no ticks.
     """
     description = life.description
@@ -245,12 +248,12 @@ def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
         return []
     epochs = []
     if life.next is not None and life.next > life.first:
-        epochs = [grid.split(tick)[0] for tick in (life.first, life.next - 1)]
+        epochs = [grid.epoch_of(tick) for tick in (life.first, life.next - 1)]
     if isinstance(life.reserved, int):
-        epochs += [grid.split(life.first)[0], life.reserved]
+        epochs += [grid.epoch_of(life.first), life.reserved]
     if epochs and isinstance(life.until, int):
         # Of the last tick that was complete by then, as an open one is not published.
-        epochs.append(grid.split(max(life.first, grid.tick_at(life.until) - 1))[0])
+        epochs.append(grid.epoch_of(max(life.first, grid.tick_at(life.until) - 1)))
     return epochs
 
 
@@ -375,7 +378,7 @@ class Ceiling:
             return bound
         windows = list(_windows(charges, self.period_ms, begin, end))
         if len(windows) > WINDOWS_MAX:
-            return bound
+            return bound  # too much rather than too little
         # Windows with equal counts cost the same: each is priced once.
         window_of: dict[Counts, tuple[int, int]] = {}
         for window in windows:
@@ -436,7 +439,7 @@ def _windows(
     """Yield candidate windows that touch [begin, end), ms; among them is one with the largest loss.
 
     So no window need be moved tick by tick. Without a period, windows are the epochs of `charges`.
-    Stop after WINDOWS_MAX.
+    Stop once there are more than WINDOWS_MAX, which the caller takes for too many.
     """
     yielded = 0
     if period_ms is None:
@@ -447,11 +450,12 @@ def _windows(
             for epoch in {*epochs[:1], *epochs[-1:]}:
                 yield charge.span(epoch)
         return
-    # Enough where nothing that is charged ends: there all windows are alike.
+    # Enough where nothing that is charged ends: there all windows are alike. -EVER is no time to
+    # begin at, so take any.
     yield (begin, begin + period_ms) if begin > -EVER else (0, period_ms)
     for charge in charges:
         if charge.span(charge.last)[1] == EVER:
-            continue
+            continue  # no window can be moved past its only epoch
         # Moving a window forward until its first epoch is about to leave loses no epoch. So the
         # candidates begin with the last ms of an epoch.
         for epoch in charge.within(begin - period_ms + 1, end):
@@ -484,12 +488,13 @@ def check_ceiling(
     configs = settings.histograms
     built = mechanisms or [mechanism_of(config, ceiling.unit) for config in configs]
     charges = _charges(settings, configs, built)
-    _, _, epsilon, counts = _worst(ceiling, charges)
+    worst = _worst(ceiling, charges)
+    epsilon = worst.epsilon
     if ceiling.holds(epsilon):
         return epsilon
     raise SettingsError(
         f"{ceiling}: these settings exceed it by themselves: for one {ceiling.unit} "
-        f"{', '.join(_epochs_named(ceiling, settings, counts))} come to {_sum_named(epsilon, charges, counts)}; "
+        f"{', '.join(_epochs_named(ceiling, settings, worst.counts))} come to {_sum_named(epsilon, charges, worst.counts)}; "
         f"{_fitting(ceiling, settings, charges)}"
     )
 
@@ -611,7 +616,8 @@ def _fitting(ceiling: Ceiling, settings: Settings, charges: Sequence[Charge]) ->
     counts = _worst(ceiling, charges).counts
     # An event pays for one epoch of each histogram, a user for all that a period touches.
     times = len(counts) if ceiling.unit == "event" else sum(counts)
-    # The ceiling's delta, divided among them; settings take no smaller one than 1e-50.
+    # The ceiling's delta, divided among them, to two significant digits; settings take no smaller
+    # one than 1e-50.
     least = max(_down(ceiling.delta / times, 2), 1e-50)
     given = settings.histograms
     smaller = [structs.replace(one, delta=min(one.delta, least)) for one in given]
@@ -659,7 +665,8 @@ def _fitting_epsilons(
             high = middle
     if not low:
         return None
-    # What fits by arithmetic, then less, until mechanisms built with it fit.
+    # What fits by arithmetic, to three significant digits, then less, until mechanisms built with
+    # it fit: they may need more than arithmetic says.
     for share in _TRIES:
         epsilons = [_down(_scaled(cost, low).epsilon * share, 3) for cost in costs]
         try:

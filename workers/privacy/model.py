@@ -1,8 +1,10 @@
 """Data model of a plan: the object that `plan --json` prints, described in docs/plan.md.
 
-Field names are an interface: fields may be added but not changed. Figures may be null.
+Field names are an interface: fields may be added but not changed. Figures may be null: then they
+are not defined, such as an sd of counts for a mechanism that publishes none.
 "sd" is the standard deviation of the noise, "worst" its largest value over the ticks, "rms" its
-root mean square over them; "threshold" is the noisy count that an item must exceed to be shown.
+root mean square over them; "threshold" is the noisy count that an item must exceed to be shown
+(null: none is hidden by one).
 A label is the name of an item; a row is an item of a stream key. rho is the cost in zCDP, from
 which epsilon follows. The setting `end_share` gives the last tick of an epoch less noise.
 """
@@ -26,7 +28,7 @@ class Share(Record, frozen=True):
 
 
 class Tick(Record, frozen=True):
-    """Noise at one tick. `sd`: as a snapshot states it; `noise_sd`: unrounded.
+    """Noise at one tick. `sd`: as a snapshot states it, of counts only; `noise_sd`: unrounded.
 
     `half_width_95`: the error of a count is at most this with probability 95 %.
     """
@@ -142,8 +144,9 @@ class Size(Record, frozen=True):
 
 
 class Memory(Record, frozen=True):
-    """Bytes that a histogram takes; `row` says what a row is, `rows_most` how many there can be.
+    """Bytes that a histogram takes; `row` says what a row is.
 
+    `rows_most` is how many rows there can be (None: any number).
     A row has the four parts in memory, and `disk_per_row` on disk; a stream key takes `per_key`
     beside its rows. `sizes` adds all up for some numbers of rows.
     """
@@ -164,8 +167,9 @@ class Memory(Record, frozen=True):
 class CounterChoice(Record, frozen=True):
     """A counter, the algorithm that adds noise to running counts, at the same budget.
 
-    `chosen`: it is the one in use. `times_worst` is its worst noise, or error, in units of that of
-    the one in use; `noise_per_row` its bytes; `reason` says why it is not possible.
+    `chosen`: it is the one in use. With a mechanism that answers queries it has an `error`, else
+    sds; `times_worst` is its worst one, in units of that of the one in use. `noise_per_row` is its
+    bytes; `reason` says why it is not possible. `radix` None: it has none.
     """
 
     counter: str
@@ -185,6 +189,7 @@ class EndChoice(Record, frozen=True):
 
     `chosen`: it is the one in use; `recommended`: the best, if any is worth it. `offset` says how
     many places before tick 1 the counter begins; `curve` is over the epoch, `last_...` at its end.
+    `last_threshold` is None also where it would take too long to find.
     """
 
     end_share: float | None
@@ -202,7 +207,8 @@ class Alternative(Record, frozen=True, kw_only=True):
     """A mechanism at the same budget; `chosen`: the one in use.
 
     `assumed` are settings that it needs and the histogram lacks; `answers` says what it publishes,
-    `reason` why it is not possible; `error` bounds every count.
+    `reason` why it is not possible; `error` bounds the errors of all counts at once, with
+    probability 1 - `Error.beta`.
     """
 
     mechanism: str
@@ -278,6 +284,8 @@ class WindowPlan(Record, frozen=True, kw_only=True):
     likely_from true count shown with probability 95 % at any one tick
     kept        how many partial sums are stored for an item with events in all of the window
     alone       its noise if it were the histogram's only window; None if it is
+
+    If all labels are shown, `threshold`, `tested_for` and `likely_from` are None.
     """
 
     series: str
@@ -334,6 +342,9 @@ class WithoutEpochs(Record, frozen=True, kw_only=True):
     rests       ticks after them for which it is neither published nor tested
     remembered  ticks after its last event for which a hidden label is known
     fresh_after events so many ticks apart or more share no noise: n of them cost n rho
+    users       None: events are protected
+
+    Where all labels are shown, as they are declared, the four from `leaves_at` on are None.
     """
 
     period: int
@@ -365,8 +376,9 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     """Everything that `plan` says of one histogram; `keys` and `domain` are numbers of them.
 
     `keys` None: any stream key; `domain` None: labels are not declared; `horizon` None: epochs do
-    not end. `parameters` are all public ones of the mechanism. `counters`, `ends` and `mechanisms`
-    are what else could be set; `advice` says which of it is worth it.
+    not end, or there are none; `counter` None: the mechanism has none. `parameters` are all public
+    ones of the mechanism. `counters`, `ends` and `mechanisms` are what else could be set; `advice`
+    says which of it is worth it.
     """
 
     name: str
@@ -400,7 +412,8 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
 class Loss(Record, frozen=True):
     """Loss of a person with `events` events or user ids in every epoch; `void`: next to no promise.
 
-    In histograms without epochs a person's events of the whole span count together.
+    `epsilon` None: no promise at all. In histograms without epochs a person's events of the whole
+    span count together.
     """
 
     events: int
@@ -427,7 +440,8 @@ class Span(Record, frozen=True):
 class Total(Record, frozen=True):
     """Joint guarantee of all `histograms` that one event, or user, counts in.
 
-    `key` is the stream key that pays most (None: no particular one); `person` one person's loss.
+    `key` is the stream key that pays most (None: no particular one); `person` one person's loss. If
+    `delta` is 1, nothing is promised, and `epsilon` is the sum of the epsilons.
     """
 
     unit: str

@@ -111,7 +111,7 @@ def outlook_of(
 
 
 def _newest(state: ReleaseProgress) -> int:
-    """Return the end, ms, of the newest tick that an owner has published; -EVER: none."""
+    """Return the end, ms, of the newest tick that an owner has published; -EVER if it has none."""
     lives = (*state.retired, *state.histograms.items())
     ends = (
         grid_of(name, life).end(life.next - 1)
@@ -155,7 +155,7 @@ def _find_end(
             return Outlook(newest=newest_ms)
         begin = first[0]
         if begin > newest_ms + _FAR_MS:
-            break
+            break  # too far ahead to look on
         # Fixed charges that periods to come still touch, and those that none does.
         touched: list[Charge] = []
         past: list[Charge] = []
@@ -176,6 +176,8 @@ def _find_end(
         charged = list(charges)
         for _, i, epoch in step:
             charged[i] = replace(charged[i], last=epoch)
+        # A step of one epoch, or of those that begin at once, is tested epoch by epoch, to name the
+        # one that does not fit; it ends the search.
         if at_once > 1:
             # Only periods that touch these epochs became fuller: all hold if the fullest does.
             end = max(charges[i].span(epoch)[1] for _, i, epoch in step)
@@ -193,6 +195,7 @@ def _find_end(
                     )
         charges = charged
         at_once = min(2 * at_once, _AT_ONCE_MAX)
+    # Neither an end was found nor its absence shown: up to here it may run.
     return Outlook(newest=newest_ms, until=begin)
 
 
@@ -217,7 +220,8 @@ def _touches(
 ) -> bool:
     """Return whether a period that ends after `begin` can touch an epoch of `charge`.
 
-    If not, the charge is too old to limit what begins from then on. `charges` are all there are.
+    If not, the charge is too old to limit what begins from then on. `charges` are all there are;
+    EVER is a time after all others.
     """
     lengths = [one.epoch_ms for one in charges]
     longest = ceiling.period_ms

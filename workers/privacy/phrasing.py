@@ -82,7 +82,7 @@ def verdict(epsilon: float | None, delta: float, whether: str) -> str:
         return (
             f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
         )
-    learned = can_do(epsilon)
+    learned = can_do(epsilon)  # may end with a comma, for the "whether" after it
     odds = _odds(epsilon, delta)
     if delta <= DELTA_WARNED:
         return f"{learned} whether {whether}: at even odds, {odds}{_weakness(epsilon)}."
@@ -153,7 +153,7 @@ def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
 def factor(epsilon: float) -> str:
     """Return e^epsilon as text, rounded up."""
     excess = math.expm1(min(epsilon, _NAMED_BELOW))
-    # Near 1, two digits of what is above 1: 0.0012 is written as "1.0012".
+    # Near 1, two significant digits of what is above 1: of 0.00123, "1.0013".
     if excess < 0.1:
         return "1" + _plain(*_digits(excess, 2, up=True))[1:]
     if epsilon < _NAMED_BELOW:
@@ -162,7 +162,10 @@ def factor(epsilon: float) -> str:
 
 
 def one_in(delta: float) -> str:
-    """Return a probability as text, rounded up: "1 in a billion", "50 in 100"."""
+    """Return a probability as text, rounded up: "1 in a billion", "50 in 100".
+
+    `_SLACK` keeps one that floats have a little too large from the next number.
+    """
     # Above it, "1 in 13" would be coarse.
     if delta > 0.05:
         return f"{math.ceil(100 * delta * (1 - _SLACK))} in 100"
@@ -182,7 +185,8 @@ def guesses_right(epsilon: float, delta: float) -> str | None:
     # One decimal, or two where nearly all are right.
     places = 1 if wrong >= 1 else 2
     units = 10**places
-    # Wrong guesses are rounded down, so that right ones are rounded up.
+    # Wrong guesses are rounded down, so that right ones are rounded up. `_SLACK` is for the errors
+    # of floats.
     right = 100 * units - math.floor(wrong * units * (1 - _SLACK))
     if right == 100 * units:
         return None
@@ -191,7 +195,7 @@ def guesses_right(epsilon: float, delta: float) -> str | None:
 
 
 def large(value: float, *, up: bool) -> str:
-    """Return a number of at least 1 to three digits, named from a million on.
+    """Return a number of at least 1 to three significant digits, named from a million on.
 
     It is rounded up, or down if not `up`.
     """
@@ -212,7 +216,10 @@ def up_to(value: float, digits: int = 3) -> str:
 
 
 def _digits(value: float, count: int, *, up: bool | None) -> tuple[int, int]:
-    """Return a number above 0 as (digits, exponent of ten); `up` is None to round to nearest."""
+    """Return a number above 0 as (`count` significant digits, exponent of ten).
+
+    `up` is None to round to nearest.
+    """
     mantissa, power = f"{value:.{count - 1}e}".split("e")
     digits = int(mantissa.replace(".", ""))
     exponent = int(power) - count + 1

@@ -267,7 +267,7 @@ class Entry:
         """The epochs that have published a tick."""
         if not self.pieces:
             return range(0)
-        return range(self.grid.split(self.first)[0], self.grid.split(self.last)[0] + 1)
+        return range(self.grid.epoch_of(self.first), self.grid.epoch_of(self.last) + 1)
 
     @property
     def charged(self) -> PrivacyCost:
@@ -568,7 +568,7 @@ def _next(
         if not ticks:
             # A histogram that has not begun has no stored price; `plan` computes it.
             continue
-        epoch = config.charge_grid.split(max(ticks))[0]
+        epoch = config.charge_grid.epoch_of(max(ticks))
         charges = all_charges(settings, stored, other_charges, {config.name: epoch})
         generation = (settings.worker.name, config.name, config.generation)
         charge = next(
@@ -708,6 +708,7 @@ def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
 
     The ids differ where the partitions' first ticks do; without epochs each window has its own.
     """
+    # Global ticks, as in an entry; the result numbers them from the epoch's first one.
     begin = 1 if grid.horizon is None else (epoch - 1) * grid.horizon + 1
     end = entry.last if grid.horizon is None else epoch * grid.horizon
     inside = [
@@ -722,7 +723,7 @@ def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
     )
     return Epoch(
         epoch=epoch,
-        first_tick=grid.split(max(begin, entry.first))[1],
-        last_tick=grid.split(min(end, entry.last))[1],
+        first_tick=max(begin, entry.first) - begin + 1,
+        last_tick=min(end, entry.last) - begin + 1,
         ids=tuple(dict.fromkeys(ids)),
     )

@@ -307,7 +307,7 @@ def stated_cost(
     # What it leaves of delta for failures.
     rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
     if gaussian:
-        # With a known domain, all of delta converts rho.
+        # If it always has a known domain, all of delta converts rho.
         known_domain = config is not None and config.lists_labels({})
         return PrivacyCost(
             rho,
@@ -375,7 +375,7 @@ def _failures(counted: _Counted, epsilon: float) -> Fraction:
 def _sampling_growth(of_event: float, of_person: float) -> float:
     """Return the factor by which sampling errors grow (see the module) from an event to a person.
 
-    `of_event` and `of_person` are their epsilons.
+    `of_event` and `of_person` are their epsilons. It is rounded up by _MARGIN, for errors of exp.
     """
     if of_person > _LARGEST_EXPONENT:
         return 1e300  # no guarantee is left
@@ -395,7 +395,7 @@ def _shifted(probability: float, rho: float) -> float:
     best = min(best, 1e15)
     orders = {max(2, math.floor(best)), max(2, math.ceil(best))}
     exponent = min((a - 1) * rho - (1 - 1 / a) * log_inverse for a in orders)
-    # Rounded up, for the errors of exp and of the exponent.
+    # Rounded up: _MARGIN is for the error of the exponent, _OUTWARD for that of exp.
     return min(1.0, math.exp(min(exponent, 0.0)) * (1 + _MARGIN) * _OUTWARD)
 
 

@@ -293,7 +293,7 @@ class Offline:
         ]
         # `begins` may be empty: then no partition has a watermark yet.
         for intake, watermark in zip(self._intakes, source.begins, strict=False):
-            intake.restore(watermark, None)
+            intake.restore(watermark, None)  # None: no event came before
         # By source partition: the number of its next message to each owner, here only one.
         self._sequences = [[0] for _ in range(number)]
         self._merge: Merging = merge or ReplayMerge(
@@ -368,7 +368,7 @@ class Offline:
             ending=ending,
             max_bytes=None,  # nothing is sent
         )
-        for _, message in messages:
+        for _, message in messages:  # all to the only owner
             self._merge.take(message, self._offset)
             self._offset += 1
         self._merge.reached(self._offset)

@@ -21,6 +21,8 @@ field of an event accepts. (DuckDB, which also makes JSON of Parquet, gives a fi
 such value, and rounds times up.)
 
 Both convert Arrow timestamps to ms since 1970, rounded down, whatever `events.timestamp_unit` is.
+Codes, amounts and times are valid from 0 on: WRONG, -1, stands for an invalid value, and as a code
+UNDECLARED, -2, for a valid text that is not declared.
 """
 
 from __future__ import annotations
@@ -67,8 +69,6 @@ from workers.runtime.errors import SettingsError
 from workers.settings.settings import ALL_STREAM_KEY, Settings
 from workers.settings.times import TIME_MAX_MS
 
-# In place of a code, amount or time: the value is invalid. In place of a code: the text is valid,
-# but not a declared one.
 WRONG = -1
 UNDECLARED = -2
 INT64_MAX = (1 << 63) - 1
@@ -207,7 +207,8 @@ def spans_of(array: Any) -> Spans:
     """Return the texts of an Arrow array: wrong if null, too long for a label, or not UTF-8."""
     binary = array.cast(pa.large_binary())
     n = len(binary)
-    # Text i lies from offset i to the next; an array may be a slice, from its own offset on.
+    # Text i lies from offset i to the next; an array may be a slice, from its own offset on. The
+    # buffer before these marks nulls.
     _, offsets, text = binary.buffers()
     ends = np.frombuffer(offsets, dtype=np.int64)[binary.offset : binary.offset + n + 1]
     data = np.frombuffer(b"" if text is None else text, dtype=np.uint8)
@@ -239,7 +240,7 @@ def numbers_of(array: Any) -> NDArray[Any]:
     Its `to_numpy` would import pandas, for 0.9 s.
     """
     dtype = np.dtype(str(array.type))
-    buffer = array.buffers()[1]
+    buffer = array.buffers()[1]  # of the values; the first marks nulls
     if buffer is None:
         return np.empty(0, dtype=dtype)
     return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)

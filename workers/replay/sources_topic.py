@@ -97,6 +97,7 @@ class TopicSource(Source):
         # it has the record's time for lack of a field.
         ahead_ms = 0 if events.timestamp is None else events.max_ahead_ms
         earliest = None if since_ms is None else since_ms - ahead_ms
+        # By log: its first offset, and as `stable` the end of what is committed.
         self._bounds = topic_reader.bounds(source.log for source in sources)
         starts = _starts(topic_reader, self._bounds, earliest)
         self._parts: dict[Partition, _Partition] = {}
@@ -104,7 +105,8 @@ class TopicSource(Source):
             source_reader = source_reader_of(
                 settings, reader, source.partition, sources.placements, formats.make()
             )
-            # It finds late events and the end of the range; ticks are those of the intakes.
+            # It finds late events and the end of the range. It has no lanes, "()": ticks are those
+            # of the intakes.
             watermark = Watermark(
                 (), events.grace_ms, settings.max_behind_ms, sources.moves
             )
@@ -114,6 +116,7 @@ class TopicSource(Source):
                 source,
                 source_reader,
                 watermark,
+                # None: how many origins there are is not known before their first mark.
                 Origins(None) if settings.privacy.rekey else None,
                 start,
                 self._bounds[source.log].stable,

@@ -48,7 +48,8 @@ class Epoch:
         self.state = mechanism.init()
         # The tag of the stream key itself: any label that is no item's will do.
         self.state.key_tags = self._key.tags("k", [b"\0key"])
-        # Declared labels get their rows before the first tick, as in a worker.
+        # Declared labels get their rows before the first tick, as in a worker. The only stream key,
+        # "k", has index 0.
         domain = mechanism.domain()
         tags = self._key.tags("k", domain)
         mechanism.prepare_key(self.state, 0, tags, domain)
@@ -67,7 +68,7 @@ class Epoch:
         """Count a tick's contributions and return the noisy counts that it shows.
 
         Counts are taken as bounded: no event has more than `max_items` items, or counts more than
-        `max_count` times for an item.
+        `max_count` times for an item. The only stream key is "k", with index 0.
         """
         self.t += 1
         parts = []

@@ -38,6 +38,10 @@ class TickGrid:
         epoch, t = divmod(tick - 1, self.horizon)
         return epoch + 1, t + 1
 
+    def epoch_of(self, tick: int) -> int:
+        """Return the epoch of a global tick."""
+        return self.split(tick)[0]
+
 
 def shortest_tick(start_ms: int, last_tick: int) -> int:
     """Return the least `tick_ms` with which tick numbers stay within `last_tick` until 2100."""

@@ -239,6 +239,7 @@ def counter_choices(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
     """Yield the counters to choose from, with their noise; `config` has D0 in `max_items`."""
+    # None if the mechanism does not answer queries.
     first_error = mechanism.first_error()
     if config.without_epochs:
         return  # one counter is made for it
@@ -389,7 +390,10 @@ def _end_rows(
     shares: Sequence[float | None],
     last: int,
 ) -> Iterator[EndChoice]:
-    """Yield the noise for each `end_share` that can be built; `last` is the epoch's last tick."""
+    """Yield the noise for each `end_share` that can be built; `last` is the epoch's last tick.
+
+    None is recommended yet: for that they are compared with each other (`_best_end`).
+    """
     # Over a long epoch a threshold takes long to find: build without one, and state none.
     quick = config.with_quick_thresholds()
     slow = quick is not config
@@ -527,7 +531,10 @@ def _advise_windows(
 
 
 def _advise_counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
-    """Yield a sentence on the counter with least noise, if clearly better than that in use."""
+    """Yield a sentence on the counter with least noise, if clearly better than that in use.
+
+    That in use is the first. Some take more bytes with every tick (`grows`): then it says how many.
+    """
     usable = [c for c in counters[1:] if c.possible and c.times_worst is not None]
     best = min(usable, key=lambda c: c.times_worst or 1.0, default=None)
     if best is not None and (times := best.times_worst or 1.0) < _WORTHWHILE:
@@ -570,13 +577,17 @@ def _plain(
 def _advise_statistic(
     mechanism: Mechanism, others: Sequence[Alternative]
 ) -> Iterator[str]:
-    """Yield whether an order statistic's own mechanism beats reading it off noisy counts."""
+    """Yield whether an order statistic's own mechanism beats reading it off noisy counts.
+
+    Of counts the error is the same for all values; that of the mechanism grows with the value, from
+    one segment of values to the next.
+    """
     rows = [row for row in _plain(others, listed=True) if row.error is not None]
     if not rows:
         return
-    counts = rows[0].error or 0.0
+    counts = rows[0].error or 0.0  # never None: `rows` have one
     name = rows[0].mechanism
-    first_error = mechanism.first_error() or 0.0
+    first_error = mechanism.first_error() or 0.0  # in the first segment, so the least
     if first_error >= counts:
         yield (
             f"Not worth it here: {name} is off by at most {counts:,.0f} in any count, so also in its maximum, where this "

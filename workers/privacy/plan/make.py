@@ -97,6 +97,7 @@ def plan_of(
 
     `topic` is where it publishes; `unit` is what is protected, "event" or "user".
     """
+    # With the most items of one protected event or user in `max_items`.
     config = event_level(config, unit)
     noise = noise_of(mechanism, config)
     without = None
@@ -231,10 +232,9 @@ def _memory(
     if without.remembered is not None:
         span = length_of(without.remembered * config.tick_ms, up=True)
         row = f"an item of a stream key with an event in the last {span}, shown, or at rest"
-    kept_by = "an item"
-    if without.users is not None and without.users.unique:
-        kept_by = "a user of an item takes 41 to 71 bytes for as long as the longest window, and"
-    note = f"beside these, {kept_by} keeps 3 bytes or more for each hop with events, up to {kept:,} of them"
+    # What a user takes, if users are counted, the mechanism has said.
+    kept_by = f"{memory.note}, and" if memory.note else "beside these, an item"
+    note = f"{kept_by} keeps 3 bytes or more for each hop with events, up to {kept:,} of them"
     return structs.replace(memory, row=row, note=note)
 
 
@@ -259,7 +259,8 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     keys = 1 if config.keys == "public" else len(config.keys)
     if (sketches := mechanism.sketch_bytes(label)) is not None:
         return _sketches(sketches, label, keys)
-    # Widths are those of the arrays that hold the rows; the index counts with its least.
+    # Widths are those of the arrays that hold the rows. The index, added below, takes between
+    # _INDEX_LEAST and _INDEX_MOST bytes a row; _DISK_... are the parts of a stored row.
     empty = Ledger()
     arrays = (empty.tags, empty.keys, empty.counts, empty.shown)
     columns = sum(

@@ -75,7 +75,7 @@ def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
     """Return the noise of a histogram over its ticks, and of changes over its windows."""
     last = last_tick(config)
     variance = mechanism.curve(last)
-    worst = int(variance.noisiest(last)[0])
+    worst = int(variance.noisiest(last)[0])  # they come by variance, largest first
     return Noise(
         on=mechanism.about.noise_is_on,
         law=mechanism.law,
@@ -128,7 +128,11 @@ def _spaced(first: int, last: int, most: int) -> Ticks:
 
 
 def mean_absolute_error(law: str, sd: float) -> float | None:
-    """Return E|noise|; None if the law is not one of counts."""
+    """Return E|noise|; None if the law is not one of counts.
+
+    The formulas are those of the module; up to _NARROW_SD, the first of its two bounds does not
+    hold.
+    """
     if law == "laplace":
         q = laplace_q(sd)
         return 2 * q / (1 - q * q)

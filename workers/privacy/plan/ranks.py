@@ -51,7 +51,7 @@ def _choice(config: HistogramConfig, purpose: str, unit: str) -> RankChoice:
     # Subtract what rounding adds: one integer is rounded for a bucket, or two ranks.
     unrounded = bucket_sd**2 - (2 * ROUNDING if ranked else ROUNDING)
     # The variance of the median's rank at each edge, as a multiple of a bucket's, `unrounded`; what
-    # rounding adds comes after.
+    # rounding adds comes after. Covariances of neighbours and the variance of all are not needed.
     at_edges, _, _ = rank_variances(buckets - 1, _MEDIAN, ranked)
     # The rank less half of all. For counts every bucket is rounded, and weighs 1/2 or -1/2 in it;
     # for quantiles the rank is, and that of all, which weighs 1/2.

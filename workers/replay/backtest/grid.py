@@ -280,7 +280,8 @@ def _blames(reason: str, setting: str) -> bool:
 def known_settings(mechanism: str) -> set[str]:
     """Return the settings that a mechanism accepts in a settings file.
 
-    Configurations of all mechanisms have some fields that only few of these accept.
+    Configurations of all mechanisms have some fields that only few of these accept. `domain_file`,
+    `buckets` and `quantiles` are other ways to declare labels, so they go with `domain`.
     """
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
     if not MECHANISMS[mechanism].about.takes_end_share:

@@ -196,10 +196,10 @@ class Watch:
         self.run = run
         self.histogram = histogram
         self.view = view
-        #: The series' name, and its window if it has one.
+        #: The series' name (beside its topic there), and its window if it has one.
         self.name, _ = histogram.outputs[view.number]
         self.window_ms = histogram.config.series[view.number].window_ms
-        # The first columns of every row of results and boards.
+        # The first columns of every row of results and boards: run, seed, histogram.
         self._row_head = run.number, run.seed, self.name
         # How many figures a stream key has at a tick.
         self._width = len(METRICS) + len(RANKED) * view.top
@@ -230,6 +230,7 @@ class Watch:
         self.last_tick = self.histogram.last_tick
         self.first_tick = self.first_tick or self.last_tick
         release = shown.release
+        # A tick that tests no items has no threshold; then that of the last test still counts.
         if self._threshold_is_count and release.threshold is not None:
             self._threshold = release.threshold
         if self._discovers:
@@ -241,7 +242,7 @@ class Watch:
                 rows = self.shown_rows(release)
                 self._first_shown = with_capacity(self._first_shown, truth.columns.n)
                 new = rows[self._first_shown[rows] == 0]
-                self._first_shown[new] = shown.tick
+                self._first_shown[new] = shown.tick  # of the epoch, unlike `last_tick`
 
     def shown_rows(self, release: Release | Items | Answers) -> Rows:
         """Return the rows of the items that a release shows."""
@@ -545,7 +546,8 @@ class Watch:
         rank: int = 0,
         size: int = 0,
     ) -> Series:
-        """Return values of a metric at ticks as rows of results.parquet."""
+        """Return values of a metric at ticks as rows of results.parquet; 0: no rank, no size."""
+        # In the order of the fields.
         columns = np.array(ticks, dtype=np.int64), np.array(values, dtype=np.float64)
         return Series(*self._row_head, key, metric, rank, size, *columns)
 

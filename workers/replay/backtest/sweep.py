@@ -146,7 +146,7 @@ class Pool:
         self._calls = []
         if calls:
             self._send("release", calls)
-        return Released(0, [])
+        return Released(0, [])  # no ticks, no snapshots: here nothing is released
 
     def run(
         self, settings: Settings, source: Source, write: Write, progress: Progress
@@ -374,6 +374,7 @@ class Backtest:
         # This also fills the groups.
         running = [self._histogram(run) for run in runs]
         groups = self._groups.values()
+        # The views of the series of a histogram have one truth.
         truths = [views[0].truth for group in groups for views in group.views.values()]
         wide = [group.wide for group in groups]
         # A truth counts a tick before the runs look at it; unbounded counts follow all runs.

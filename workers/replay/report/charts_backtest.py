@@ -100,16 +100,17 @@ def error_over_ticks(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
         for cell, run in zip(axes[:, 0], drawn, strict=True):
             metrics = ("sd", "error_rms", "error_worst")
             sd, rms, worst = (_curve(data, run, metric) for metric in metrics)
-            if len(sd[0]):
+            ticks, promised = sd
+            if len(ticks):
                 richest = cell
-                reach = NORMAL_95 * sd[1]
+                reach = NORMAL_95 * promised
                 name = "19 of 20 errors belong in here (1.96 sd)"
-                cell.fill_between(sd[0], 0, reach, color=BAND, linewidth=0, label=name)
+                cell.fill_between(ticks, 0, reach, color=BAND, linewidth=0, label=name)
             cell.plot(*worst, **stroke(COLORS[1], 0.9, 2, 1), label="measured: largest")
             cell.plot(
                 *rms, **stroke(COLORS[0], 2.2), label="measured: root mean square"
             )
-            if len(sd[0]):
+            if len(ticks):
                 thin = stroke(INK, 1.0, 4, 2)
                 cell.plot(*sd, **thin, label="promised: sd, from the settings")
             cell.set(title=_title(data, run), ylabel="error of a count")
@@ -152,6 +153,7 @@ def recall_against_epsilon(data: Measured) -> Chart | None:
                 found.most - found.mean,
             )
             series.setdefault(name_of(run, BUDGET), []).append(point)
+    # The names with the highest means, over their points; one has a style of its own up to STYLES.
     best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[:STYLES]
     shown = [name for name in series if name in best]
     with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, [[cell]]):
@@ -358,7 +360,7 @@ def _epsilon_axis(cell: Axes, runs: Sequence[Outcome]) -> None:
 def _beside(place: int, series: int) -> float:
     """Return a factor near 1 that keeps coinciding series apart on a logarithmic axis.
 
-    `place` is the number of one of `series` that are drawn side by side.
+    `place` is the number of one of `series` that are drawn side by side, each 1.8 % further on.
     """
     return float(1.018 ** (place - (series - 1) / 2))
 
