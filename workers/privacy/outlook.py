@@ -93,7 +93,7 @@ def outlook_of(
         if charge is None:
             charge = _new_charge(settings, config, newest_ms)
         else:
-            fixed.remove(charge)
+            fixed.remove(charge)  # it goes on, so it is not fixed
         running.append(charge)
     outlook = _find_end(ceiling, running, fixed, newest_ms)
     if outlook.until is not None or not seconds:

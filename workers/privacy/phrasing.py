@@ -151,7 +151,7 @@ def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
 
 
 def factor(epsilon: float) -> str:
-    """Return e^epsilon as text, rounded up."""
+    """Return e^epsilon as text, rounded up; epsilon is finite."""
     excess = math.expm1(min(epsilon, _NAMED_BELOW))
     # Near 1, two significant digits of what is above 1: of 0.00123, "1.0013".
     if excess < 0.1:
@@ -162,7 +162,7 @@ def factor(epsilon: float) -> str:
 
 
 def one_in(delta: float) -> str:
-    """Return a probability as text, rounded up: "1 in a billion", "50 in 100".
+    """Return a probability above 0 as text, rounded up: "1 in a billion", "50 in 100".
 
     `_SLACK` keeps one that floats have a little too large from the next number.
     """

@@ -101,7 +101,8 @@ class Generation(Record, frozen=True):
     Without epochs it has `windows` (ms), and that is the cost of all of them, for ever. If it then
     protects users, it is the cost of one period of `user_period` ticks, and `epochs` are periods.
     `published_from` and `published_to` are when its first tick begins and its last one ends, ms.
-    `epochs` lists the newest of the `epochs_begun`.
+    Before it has published a tick these are None, and so is `charged`. `epochs` lists the newest of
+    the `epochs_begun`.
     """
 
     generation: int
@@ -162,7 +163,8 @@ class Total(Composed, frozen=True):
 class NextEpoch(Record, frozen=True):
     """The next epoch of a histogram, and the epsilon of the fullest period once it is charged.
 
-    `begins`, ms, is None for an epoch that has no beginning; `fits`: it stays within the ceiling.
+    `begins`, ms, is None for an epoch without an end: it is the only one, and has begun. `epsilon`
+    None: no guarantee. `fits`: it stays within the ceiling.
     """
 
     histogram: str
@@ -176,7 +178,7 @@ class RemainingBudget(Record, frozen=True):
     """The ceiling, and what is left of it.
 
     begins, ends, epsilon   of the fullest period, in which most was spent, of those that touch the
-                newest epochs; times in ms
+                newest epochs; times in ms (None: unbounded), epsilon None: no guarantee
     parts       what was spent in it
     rho_left    what still fits into it
     next        the epochs that begin next, and whether each fits
@@ -500,7 +502,7 @@ def remaining_budget(
         return None
     stored = [state for state in states if state is not None]
     charges = all_charges(settings, stored, other_charges)
-    fullest = FullestWindow(None, None, 0.0, ())
+    fullest = FullestWindow(None, None, 0.0, ())  # if nothing was charged
     if charges:
         fullest = fullest_of(
             ceiling.fullest(charges, *charge.span(charge.last), locate=True)

@@ -416,11 +416,12 @@ EVER = 1 << 62
 class Charge:
     """The cost of one epoch of a generation, and its charged epochs, from `first` to `last`.
 
-    None is charged if `last` < `first`. Epoch 1 starts at `start_ms`. `epoch_ms` is None if an
-    epoch has no end, and without epochs, where the cost is `charged_once`, ever: then its
-    ticks lie in [began_ms, ended_ms), and nothing that it published depends on an event elsewhere.
-    `identity` is unique among the worker's generations. `key_field` is the field of the stream key,
-    `keys` are those served (None: any).
+    None is charged if `last` < `first`. Times are in ms; EVER is after and -EVER before all others.
+    Epoch 1 starts at `start_ms`. `epoch_ms` is None if an epoch has no end, and without epochs,
+    where the cost is `charged_once`, ever: then its ticks lie in [began_ms, ended_ms), and nothing
+    that it published depends on an event elsewhere.
+    `identity` is unique among the worker's generations. `key_field` is the field of the stream key
+    ("": that of [events]), `keys` are those served (None: any).
     """
 
     cost: PrivacyCost

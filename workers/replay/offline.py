@@ -445,6 +445,7 @@ def replay(
                 with interrupts.deferred():
                     offline.finish()
             finally:
+                # Before the signal is caught, so that no other one comes between.
                 interrupts.defer_rest()
         except KeyboardInterrupt:
             if interrupts.insisted:

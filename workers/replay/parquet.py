@@ -268,6 +268,7 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
     """Return the items of a column of texts, lists, maps or lists of structures (`is_items`)."""
     present = flags_of(array.is_valid())
     if is_text(array.type):
+        # An item a row, of amount 1.
         ones = np.ones(len(array), dtype=np.int64)
         return ItemRows(present, texts.codes(array), None, ones)
     # A row's items lie between two offsets. An array may be a slice of a longer one.
@@ -731,6 +732,7 @@ class ParquetRows(ParquetLines):
         wrong_items = items.codes < 0
         if items.amounts is not None:
             wrong_items |= items.amounts < 0
+        # Times before 2000 are invalid, as in JSON events.
         wrong = (keys == WRONG) | ~items.present | (times < EARLIEST_MS)
         wrong |= _rows_with(wrong_items, lengths)
         users = None

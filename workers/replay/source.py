@@ -121,6 +121,7 @@ class FileSource(Source):
         if len(events):
             self._check_order(events.times, number + events.index)
         rejects = [(number + each.index, each.reason) for each in rejected]
+        # A file is one partition, number 0.
         return EventBatch(0, events, rejects, position)
 
     def _check_order(self, times: Longs, numbers: Longs) -> None:

@@ -232,7 +232,7 @@ class TopicSource(Source):
             part.place.number,
             events,
             [(int(offsets[reject.index]), reject.reason) for reject in rejects],
-            sum(part.position - part.start for part in self._parts.values()),
+            sum(one.position - one.start for one in self._parts.values()),
             late=int((events.times < effective).sum()),
             outside=early,
             beyond=beyond,

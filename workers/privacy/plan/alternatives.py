@@ -150,9 +150,9 @@ def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
         values["end_share"] = case.config.end_share
     needs_domain = kind.lists_labels(assumed)
     reason = ""
-    if needs_domain:
+    if needs_domain and case.domain:
         values["domain"] = case.domain
-    if needs_domain and not case.domain:
+    elif needs_domain:
         # Noise does not depend on the list, so any list works that has more labels than are shown
         # at most (top k).
         reason = "needs a list of labels: domain, domain_file or buckets"

@@ -273,6 +273,7 @@ def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
     lasts = (edges[1:] - 1).tolist()
     # At most 256 ticks of a range are looked at.
     ticks = [_spaced(*ends, 256) for ends in zip(firsts, lasts, strict=True)]
+    # The ticks of all ranges lie end to end, those of a range from its place in `begins` on.
     begins = np.cumsum([0, *map(len, ticks[:-1])])
     # In one call: numpy's cost is a call's, not an element's.
     sds = np.sqrt(variance.variance(np.concatenate(ticks)))

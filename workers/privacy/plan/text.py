@@ -77,7 +77,7 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
     A character is a bar in eighths, or without `unicode` a digit in tenths. The last one is the sd
     at the end of the epoch.
     """
-    step = -(-len(buckets) // _COLUMNS)
+    step = -(-len(buckets) // _COLUMNS)  # rounded up
     runs = (buckets[i : i + step] for i in range(0, len(buckets) - 1, step))
     most = [max(bucket.most for bucket in run) for run in runs]
     # Of the last bucket the least sd: an `end_share` lowers that of the last tick.
@@ -405,7 +405,8 @@ def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
     """Print the noise and the thresholds over the ticks of an epoch, with a plot."""
     noise = plan.noise
     say.head(f"noise: standard deviation on {noise.on}")
-    if noise.worst_sd == noise.rms_sd:
+    constant = noise.worst_sd == noise.rms_sd
+    if constant:
         say.line(f"{_number(noise.worst_sd)} at every tick")
     else:
         worst = f"worst {_number(noise.worst_sd)} (tick {noise.worst_tick:,})"
@@ -417,7 +418,7 @@ def _noise(plan: HistogramPlan, say: _PlanPrinter) -> None:
         figures = map(_number, (tick.sd, tick.mean_absolute_error, tick.half_width_95))
         rows.append((f"{tick.tick:,}", *figures, _whole(tick.threshold)))
     if noise.law in COUNT_LAWS:
-        if noise.worst_sd == noise.rms_sd and len({row[1:] for row in rows}) == 1:
+        if constant and len({row[1:] for row in rows}) == 1:
             rows = [("every", *rows[0][1:])]
         say.table(
             ("tick", "sd", "mean |error|", "95 % within", "threshold"), rows, left=()

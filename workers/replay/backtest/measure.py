@@ -268,6 +268,7 @@ class Watch:
         for figures, exact in zip(out, counted, strict=True):
             if exact.total_unbounded:
                 figures[PLACE["lost"]] = 1 - exact.total / exact.total_unbounded
+        # These are means over the stream keys that have them; the others were filled in above.
         if keys:
             by_rank = range(len(METRICS), self._width)
             for place in [*(PLACE[metric] for metric in OF_KEYS), *by_rank]:
@@ -390,6 +391,7 @@ class Watch:
         mean, low, high = means.intervals(published, centred, *sds)
         exact = means.means(counts, sums)
         figures[PLACE["mean_coverage"]] = ((low <= exact) & (exact <= high)).mean()
+        # NaN: published counts that are too small against their noise have no mean.
         if (defined := ~np.isnan(mean)).any():
             figures[PLACE["mean_error_mean"]] = np.abs(mean - exact)[defined].mean()
 
@@ -652,7 +654,8 @@ class QueryWatch(Watch):
         allowed = fields["error"]
         for answers in zip(_answers(fields), exact, unbounded, strict=True):
             query = str(answers[0]["query"])
-            # The published value, the exact one and the unbounded one.
+            # The published value, the exact one and the unbounded one. A `Pair` ends with these; it
+            # begins with its name, rank (0: none) and the error allowed.
             values: list[Any] = [answer["value"] for answer in answers]
             if query == "histogram":  # lists of [label, count]
                 for items in zip(*values, strict=True):
@@ -670,7 +673,8 @@ class QueryWatch(Watch):
         for index in range(len(self.view.keys)):
             fields: Fields = shown.release.of_key[index]
             pairs = list(self._pairs(index, fields))
-            # The largest exact number first; then lists of the largest, with ranks, as listed.
+            # The largest exact number first; then lists of the largest, with ranks, as listed. As
+            # there may be both, at most twice as many rows as on other boards.
             pairs.sort(key=lambda pair: 0 if pair.rank else -pair.exact)
             for rank, pair in enumerate(pairs[: 2 * self.view.top], start=1):
                 yield self.board_row(

@@ -47,6 +47,7 @@ def recommend(outcomes: Sequence[Outcome]) -> Recommendation:
     scores = {outcome.number: outcome.metrics[metric].mean for outcome in rated}
     if not rated:
         nothing = "Nothing was measured that could be compared: was there any event?"
+        # No scores, no front, none chosen.
         return Recommendation(metric, {}, (), None, (nothing,))
 
     def worth(outcome: Outcome) -> float:

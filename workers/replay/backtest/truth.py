@@ -164,6 +164,7 @@ class Exact(Mechanism, shared=False):
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release | WindowReleases]:
         """Count a tick's contributions exactly; release nothing."""
+        # No rows, no counts, an sd of 0, no threshold.
         nothing = Release(_EMPTY, _EMPTY, 0.0, None)
         ledger = state.ledger
         if self._per_tick:
@@ -337,7 +338,7 @@ def truth_of(
         topic="",
         stream="truth",
         events={},
-        owner=(0, 1),
+        owner=(0, 1),  # number 0, of one
     )
     truth.lane = lane
     truth.sum_lane = None

@@ -213,7 +213,10 @@ def legend_below(
 
 
 def number(value: float) -> str:
-    """Format a number with at most four significant digits and thousands separators."""
+    """Format a finite number: whole if it is, or from 1,000 on, else to three significant digits.
+
+    Below 0.001, to two.
+    """
     if abs(value) >= 1_000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"

@@ -110,6 +110,7 @@ def error_over_ticks(data: Measured, runs: Sequence[Outcome]) -> Chart | None:
             cell.plot(
                 *rms, **stroke(COLORS[0], 2.2), label="measured: root mean square"
             )
+            # Last, so that it lies above the measured lines.
             if len(ticks):
                 thin = stroke(INK, 1.0, 4, 2)
                 cell.plot(*sd, **thin, label="promised: sd, from the settings")

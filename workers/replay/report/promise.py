@@ -184,6 +184,7 @@ def _beginning(config: HistogramConfig, plan: HistogramPlan) -> str:
 def seen_by(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield (who, what): what anyone may see, and what only the operator; "" is the one before."""
     outputs = settings.output_topics
+    # A pattern of topics has no names.
     names = settings.events.topics.names or (str(settings.events.topics),)
     inner = settings.internal_topics
     beside = f"{settings.budget_topic}: what of the budget is spent and left"
@@ -218,6 +219,7 @@ def kept(settings: Settings) -> Iterator[tuple[str, str]]:
         )
     records = f"gone at most {_BLANK} after the event arrived; they say who it was"
     if settings.privacy.rekey:
+        # BY_USER_RETENTION_MS of `kafka.topics`.
         records += ". The copy by user is made for 7 days"
     yield "events, rejects", records
     yield "copies", f"on disks, in backups, logs and print-outs: erased {_BLANK}"

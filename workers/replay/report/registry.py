@@ -47,6 +47,7 @@ def entry_text(settings: Settings, plan: Plan) -> str:
         "registry_authors": ["TODO: who wrote this entry"],
     }
     entry = {
+        # The third part is the year.
         "url_slug": _slug(f"{name}_{curator}_{_UNKNOWN_DATE[:4]}"),
         "status": "Draft",
         "tier": 3,
@@ -66,10 +67,12 @@ def registry_facts(settings: Settings, plan: Plan) -> Facts:
     """Return what the settings decide, by the registry's sections and fields."""
     total = plan.total
     epsilon = None if total.delta >= 1 else total.epsilon
+    # A pattern of topics has no names.
     topics = settings.events.topics.names or (str(settings.events.topics),)
     return {
         "dp_variant": {
-            "variant_name": "Pure DP" if total.delta == 0 else "Approximate DP",
+            # Delta is never 0, as samplers may be off their laws.
+            "variant_name": "Approximate DP",
             "data_domain": f"All sequences of records that {', '.join(topics)} may hold.",
             "unprotected_quantities": _listed(_unprotected(plan)),
         },
@@ -165,8 +168,6 @@ def _parameters(total: Total) -> Mapping[str, float]:
     """Return the parameters that are promised; none if delta is 1 or more."""
     if total.delta >= 1:
         return {}
-    if total.delta == 0:
-        return {"epsilon": total.epsilon}
     return {"epsilon": total.epsilon, "delta": total.delta, "rho": total.rho}
 
 
