@@ -66,18 +66,17 @@ class EventTimes:
 
     def _insert(self, first: int, last: int, number: int) -> None:
         """Add an interval with its number of events; join it with those less than a gap away."""
-        # From `begin` to `end` are those to join: they end late enough, and begin early enough.
+        # From `begin` to `end` are those to join: they end late enough (the last time is the second
+        # of the three), and begin early enough.
         nearest = first - self._least_ms + 1
         begin = bisect_left(self._intervals, nearest, key=lambda interval: interval[1])
         end = begin
-        while (
-            end < len(self._intervals)
-            and self._intervals[end][0] < last + self._least_ms
-        ):
-            interval = self._intervals[end]
-            first = min(first, interval[0])
-            last = max(last, interval[1])
-            number += interval[2]
+        for earliest, latest, events in self._intervals[begin:]:
+            if earliest >= last + self._least_ms:
+                break
+            first = min(first, earliest)
+            last = max(last, latest)
+            number += events
             end += 1
         self._intervals[begin:end] = [(first, last, number)]
 

@@ -70,6 +70,7 @@ class TopicSource(Source):
         since_ms: int | None,
         until_ms: int | None,
     ) -> None:
+        """Read the events from `since_ms` until `until_ms` (None: from the first, to the last)."""
         events = settings.events
         several = len(sources.topics) > 1
         self.name = f"topics {sources}" if several else f"topic {sources}"

@@ -363,7 +363,7 @@ def _sums_of_windows(windows: Sequence[WindowPlan], say: _PlanPrinter) -> None:
     """Print the noise of sums and of the count of all items, by window."""
     sums = [(window, window.sum) for window in windows if window.sum is not None]
     if sums:
-        first = sums[0][1]
+        first = sums[0][1]  # name and cost are those of all windows together
         say.head(_sums_named(first))
         say.line(
             f"they cost rho {first.rho:.6g}, {first.share:.0%} of the budget, which counts lack; sd of a sum, and half the 95 % interval "
@@ -384,7 +384,7 @@ def _sums_of_windows(windows: Sequence[WindowPlan], say: _PlanPrinter) -> None:
         (window, window.all_items) for window in windows if window.all_items is not None
     ]
     if totals:
-        total = totals[0][1]
+        total = totals[0][1]  # the cost is that of all windows together
         say.head(_TOTAL)
         say.line(
             f"it costs rho {total.rho:.6g}, {total.share:.0%} of the budget, which counts lack"

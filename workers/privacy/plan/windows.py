@@ -109,7 +109,7 @@ def without_epochs(
 
 
 def user_periods(config: HistogramConfig, mechanism: Mechanism) -> UserPeriods | None:
-    """Return what one user's periods cost in a histogram without epochs; None with events."""
+    """Return what one user's periods cost without epochs; None if events are protected."""
     period = config.user_period
     if period is None:
         return None
@@ -168,6 +168,7 @@ def _window(
         worst_tick=int(counter.curve().noisiest(period)[0]),
         rms_sd=rms,
         sd_times_mu=(worst * mu, rms * mu),
+        # Over all ticks, as if each had the root mean square; the half width is at the worst tick.
         mean_absolute_error=mean_absolute_error(mechanism.law, rms),
         half_width_95=half_width_95(mechanism.law, worst),
         threshold=None if threshold is None else float(threshold),

@@ -101,6 +101,7 @@ class Pool:
     def __init__(
         self, runs: Sequence[Run], key: NoiseKey, top: int, number: int
     ) -> None:
+        """Fork `number` processes, each with a share of `runs`; `top` is the n of top-n metrics."""
         self._key = key
         self._top = top
         self._calls: list[tuple[Any, ...]] = []
@@ -364,6 +365,10 @@ class Backtest:
     """All runs over one stream of events. Sensitive: it holds exact counts."""
 
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
+        """Make the histograms of all runs, of their truths and of unbounded counts.
+
+        `top` is the n of top-n metrics.
+        """
         self._key = key
         self._top = top
         self._groups: dict[Scope, Group] = {}

@@ -2,7 +2,7 @@
 
 A run is a combination of settings with several seeds, that is, with several noises; its bars go
 from the worst seed to the best. A board is the list of a stream key's largest items at a tick, or
-all buckets of a histogram of numbers. A chart without data is None.
+all buckets of a histogram of numbers; `Boards` has its rows by tick. A chart without data is None.
 """
 
 from collections import defaultdict
