@@ -30,6 +30,21 @@ def test_stream_keys_move_to_new_owners_under_load_though_workers_are_killed(
     growing(bootstrap, tmp_path, steps=[(2,)], kills=2, seed=9, owners=(2, 4))
 
 
+def test_a_first_start_counts_partitions_that_came_after_the_workers_topics(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """It began its run again for ever: its state topic had no partition for the new ones."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1)
+    grow(site, site.topic, 2)
+    at = now_ms()
+    site.produce(0, [sale("a", at)])
+    site.produce(1, [sale("b", at)])
+    with site.running():
+        site.wait_published(at)
+    assert site.counted() == {"a": 1, "b": 1}
+    site.assert_clean()
+
+
 def test_topics_adds_partitions_that_the_next_start_lets_join(
     bootstrap: str, tmp_path: Path
 ) -> None:

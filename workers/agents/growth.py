@@ -123,8 +123,14 @@ class Growth(_Noticing):
             )
             for topic in topics
         )
+        needed = sum(topic.partitions for topic in grown)
+        state_partitions = counts.get(self.state, 0)
         new = [topic for topic in grown if topic not in topics]
         if not new:
+            # Before the first commit all count, also those that came after the state topic.
+            if 0 < state_partitions < needed:
+                has = f"topic {self.state} has {state_partitions} partitions"
+                self._add(self.state, needed, has)
             return
         what = ", ".join(
             f"the events topic {topic.name} has {topic.partitions} partitions now"
@@ -134,13 +140,11 @@ class Growth(_Noticing):
         if self.refusal is not None:
             self._log_new(f"{but}: {self.refusal}")
             return
-        state_partitions = counts.get(self.state, 0)
         progress = stored_progress(self.connection, self.state, state_partitions)
         if progress is not None and len(progress.joined) > len(self.sources.joined):
             logger.info("%s: restarting to read the new ones", what)
             self.restart()
             return
-        needed = sum(topic.partitions for topic in grown)
         if state_partitions < needed:
             # They must be known before they are used, so the rest waits for the next look.
             self._add(self.state, needed, but)
