@@ -1,10 +1,10 @@
 # Everything here needs Python >= 3.11 and nothing else: each target makes .venv from the lock first (2 minutes, once),
 # and those that need more install it by apt-get, as root or by sudo, or say what to type. Times are of 2 cores.
 #   make demo     a live demo with an embedded Kafka, until Ctrl-C (ARGS="--seconds 30" and so on are passed on)
-#   make test     every test, on a real Kafka: 13 minutes (ARGS="tests/kafka -x --pdb" and so on are passed on)
+#   make test     every test, on a real Kafka: 12 minutes (ARGS="tests/kafka -x --pdb" and so on are passed on)
 #   make quick    the tests that need neither a broker nor a browser nor many seconds: 1 minute
 #   make near     of those, the tests of changed rooms and of what imports a changed module: at most 1 minute
-#   make check    ruff, strict mypy, tests: 14 minutes
+#   make check    ruff, strict mypy, tests: 13 minutes
 #   make bench    the benchmarks: 45 minutes (ARGS="--only core" and so on are passed on)
 #   make plots    redraws the pictures in docs/plots
 #   make lock     compiles the locks from pyproject.toml: 1 minute

@@ -11,13 +11,15 @@ from workers.settings.settings import Settings
 
 
 def show_plan(settings: Settings, before: Settings | None, chosen: Plan) -> int:
-    """Print the plan; write pages to the directory `report`, if given: the promise, and charts.
+    """Print the plan as text, as JSON, or as its entry in the registry of DP deployments.
 
-    The promise is compared with that of the settings `before`, if given.
+    Writes pages to the directory `report`, if given: the promise, and charts. The promise is
+    compared with that of the settings `before`, if given.
     """
     from workers.replay.backtest.results import prepare, require
 
     report = chosen.report
+    # Its entry has sentences of reports, whose modules import all of these.
     if chosen.registry:
         require("--registry", "yaml", "jinja2", "matplotlib")
     if report is not None:

@@ -205,11 +205,13 @@ class Transactions:
     ) -> int:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
-        Once they are sent, the messages of `delivery` follow at its time, and then the commit.
+        Once they are sent, the messages of `delivery` follow at its time, and then the commit: what
+        takes long is behind by then, and readers of uncommitted records see no more than others.
 
         `changes` are keys and values of the state partition (None deletes); later ones win.
-        `forwarded` records are sent first, unreported: `messages` must have one for every partition
-        of their topic, or a partition that takes none would look like a slow one.
+        `forwarded` records are sent first, without reports of delivery. So `messages` must have one
+        for every partition of their topic: its report tells a partition that takes nothing from a
+        slow one.
 
         Return the end of the state partition; -1 without changes. Raise Fenced if a newer owner
         exists (not committed); KafkaException if it cannot be committed (too large, not authorized,

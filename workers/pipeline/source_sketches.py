@@ -140,13 +140,14 @@ class TickSketches:
     ) -> None:
         """Feed `events` (k,) that the view includes, in this order, each as the set of its labels.
 
-        `amounts` (m,) are the labels' counts, or (0,): all 1. A label with 0 is not in the set, nor
-        is one beyond an event's first `max_items`.
+        `events` number rows of `columns`, which has all events of the batch. `amounts` (m,) are the
+        labels' counts, or (0,): all 1. A label with 0 is not in the set, nor is one beyond an
+        event's first `max_items`.
         """
         seen = ALL_SEEN if columns.included is None else columns.included
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
         batch = LabeledEvents(*map(readonly_contiguous, parts))
-        # Every label that is fed may be new.
+        # Every label that is fed may be new, and an event is held whole before it is fed.
         labels_max = min(len(columns.labels), len(events) * max_items)
         self._make_room(labels_max, max_items)
         kernels.feed_sets(

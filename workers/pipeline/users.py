@@ -502,7 +502,10 @@ class UserEpoch:
 
 
 def _new_table(max_count: int) -> Table:
-    """Return an empty table; with a `max_count` of 1 no counts are kept."""
+    """Return an empty table; without a `max_count` above 1 no counts are kept.
+
+    Of `pair_slots` only those that are marked are valid: none.
+    """
     return Table(
         user_slots=np.full(2 * _ROOM, -1, dtype=np.int32),
         user_digests=np.zeros((_ROOM, 2), dtype=np.uint64),

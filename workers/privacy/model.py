@@ -147,8 +147,9 @@ class Memory(Record, frozen=True):
     """Bytes that a histogram takes; `row` says what a row is.
 
     `rows_most` is how many rows there can be (None: any number).
-    A row has the four parts in memory, and `disk_per_row` on disk; a stream key takes `per_key`
-    beside its rows. `sizes` adds all up for some numbers of rows.
+    A row has four parts in memory (`columns_per_row` to `state_per_row`), and `disk_per_row` on
+    disk; labels are taken to have `label_bytes`, which the columns and the disk include. A stream
+    key takes `per_key` beside its rows. `sizes` adds all up for some numbers of rows.
     """
 
     row: str

@@ -586,7 +586,8 @@ def _costs_over(
 ) -> tuple[int, list["_Paid"]]:
     """Return the most epochs of any charge in `days`, and what each group costs over them.
 
-    `at_most` limits the epochs in which the person has events (None: all).
+    Without `days` that is one epoch. `at_most` limits the epochs in which the person has events
+    (None: all). A group also pays for the samples of the others' charges, so each gets all.
     """
     charges = list(chain(*groups))
     epochs = max(_epochs(charge, days, at_most) for charge in charges)
@@ -703,12 +704,15 @@ def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[s
 
 
 def loss_caption(spans: Sequence[Span], unit: str) -> str:
-    """Return the line under the loss table, which says what its figures mean."""
+    """Return the line under the loss table, which says what its figures mean.
+
+    Only what protects events is charged once, ever: users are charged by period, as by epoch.
+    """
     without = spans[0].without_epochs if spans else "none"
     whose = (
         "events in every epoch"
         if unit == "event"
-        else "user ids who appears in every epoch"
+        else "user ids that appear in every epoch"
     )
     if without == "all":
         whose = "events in all, ever (one event a week makes 53 a year)"

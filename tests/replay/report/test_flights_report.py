@@ -57,7 +57,7 @@ def test_report_figures_match_pandas_on_the_raw_file(
     source = ("--input", flights / "flights.jsonl", "--snapshots", snapshots)
     options = ("-c", flights / "known.toml", *source, "--report", out, "--seeds", 1)
     assert execute(["replay", *map(str, options)]) == 0
-    events = pd.read_json(flights / "flights.jsonl", lines=True, convert_dates=False)
+    events = pd.read_json(flights / "flights.jsonl", lines=True, dtype=False)
     domain = (flights / "airports.txt").read_text(encoding="utf-8").split()
     first_ms = pd.Timestamp("2013-01-01T05:00:00Z").value // 10**6
     events["tick"] = (events.ts - first_ms) // DAY_MS + 1

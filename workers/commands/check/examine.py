@@ -590,7 +590,10 @@ class _Survey:
         return events, rejects
 
     def _note_reject(self, source: SourceReader, part: Part, reject: Reject) -> None:
-        """Count a reject by its reason, whose first one is the example."""
+        """Count a reject by its reason, whose first one is the example.
+
+        `why.empty` counts those that events.missing = "empty" would accept.
+        """
         why = self.reasons.setdefault(reject.reason, RejectReason(reason=reject.reason))
         why.number += 1
         record = _decoded(source, part, reject.index)
@@ -600,6 +603,7 @@ class _Survey:
         why.empty += refused and not isinstance(
             self._with_missing_empty.event(record), str
         )
+        # Its stream key is not declared, which may be the record's key.
         if reject.reason == NOT_DECLARED:
             self._undeclared.add(part.records.key(reject.index), record)
         if why.number == 1:

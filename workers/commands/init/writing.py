@@ -220,7 +220,11 @@ def _personal(lines: _SettingsLines, draft: Draft) -> None:
 
 
 def _key(lines: _SettingsLines, draft: Draft) -> None:
-    """Write the field of the stream key, or why there is none, with the alternatives."""
+    """Write the field of the stream key, or why there is none, with the alternatives.
+
+    A candidate that `fits` would have been chosen if names of stream keys could be published; the
+    others are offered though their names do not sound like shops or regions.
+    """
     key = draft.key
     candidates = draft.other_keys
     if key is None:

@@ -321,7 +321,7 @@ class Writer:
         """Note that unread records of a partition were removed, until its next tick is read.
 
         The gap opens at the start of the newest tick, not its end: they may be of other stream keys
-        of this tick.
+        of this tick. Without a stored tick its start is null: unbounded.
         """
         self._db.execute(
             "insert into gaps select ?, ?, max(start_ms), null from ticks_heads_all join streams "
@@ -390,6 +390,7 @@ class Writer:
         if stream is None:
             stream = self._stream_numbers[name] = self._next_stream
             self._next_stream += 1
+            # With the end of its first tick.
             batch.streams.append((stream, *name, arrived.part, snapshot.end))
         return stream
 

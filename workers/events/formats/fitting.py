@@ -163,7 +163,10 @@ def element(path: Path) -> Path:
 
 
 def paths_of(node: Node, path: Path = ROOT) -> Iterator[tuple[int, Path]]:
-    """Yield the slots of a tree, except those of lists, with their paths."""
+    """Yield the slots of wanted values in a tree, with their paths.
+
+    A list of objects has a slot besides, which only tells its elements apart: it is left out.
+    """
     if node.slot != NO_SLOT:
         yield node.slot, path
     for name, inner in node.children.items():

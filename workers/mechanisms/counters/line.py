@@ -541,8 +541,9 @@ class LineColumns:
     def reals(self, t: int, tags: Tags) -> tuple[Floats, ...]:
         """Return the noise of every row before rounding, by window, (n,) each.
 
-        It is off by at most the error of the cache. From the first call on, `at` returns units of
-        2^-point: a cache serves either `at` or `reals`.
+        Ranks add it up over nodes, and round only then. It is off by at most the error of the
+        cache. From the first call on, `at` returns units of 2^-point: a cache serves either `at` or
+        `reals`.
         """
         self._rounds = False
         windows = enumerate(zip(self._counters, self.at(t, tags), strict=True))

@@ -545,6 +545,8 @@ class Bottom(Frozen):
 class Sketched(Frozen):
     """A Misra-Gries sketch of a stream key's counts, released by a law of `releases`.
 
+    The law is the noise, its variance, and the threshold above which counters are shown (None: the
+    largest are).
     A sketch has `size` counters, for the most frequent items; one is too low by up to
     n / (size + 1), of n counts, before noise. "pmg" and "pure" feed the counts occurrence by
     occurrence (Algorithm 1), "gshm" merges them as an exact histogram (Section 7). "pmg" and "gshm"

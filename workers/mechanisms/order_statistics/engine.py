@@ -265,7 +265,7 @@ class OneVector:
         if isinstance(self.sampler, DiscreteLaplace):
             # P(|x| > a + 1) <= exp(-a/b) for integer noise and every real a.
             return float(self.parameter) * math.log(1 / beta) + 1
-        # Integers need no `_ROUNDED`, but published errors have it.
+        # Integers need no `_ROUNDED`, the half that rounding may add, but published errors have it.
         return normal_bound(float(self.parameter), 1, beta) + _ROUNDED
 
     def sum_bound(self, times: int, beta: float) -> float:

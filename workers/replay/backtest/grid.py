@@ -79,7 +79,11 @@ class Combination:
 
     @property
     def discovers(self) -> bool:
-        """Return whether the mechanism shows running counts of undeclared items."""
+        """Return whether the mechanism shows running counts of undeclared items.
+
+        Both families count while an epoch runs: "running" at every tick, "labels" the largest at
+        chosen ticks.
+        """
         running = self.config.about.family in ("running", "labels")
         return running and not self.mechanism.domain()
 

@@ -242,7 +242,8 @@ def _serve(
 def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:
     """Make the parent's calls to its merge here; return the results when it asks for them.
 
-    Messages are ("begin", source partitions), ("release", calls) and ("results", arguments...).
+    Messages are ("begin", source partitions), ("release", calls) and ("results", arguments...). The
+    backtest's histograms measure what they release.
     """
     with infrequent_gc():
         while True:
@@ -256,6 +257,7 @@ def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Result
                 for name, *details in arguments[0]:
                     getattr(merge, name)(*details)
                 while merge.release().ticks:
+                    # A worker would store the tick's changes; here they would only fill the memory.
                     for histogram in backtest.histograms:
                         histogram.forget()
             else:

@@ -137,7 +137,7 @@ class Exact(Mechanism, shared=False):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Return a guarantee of nothing: exact counts are never published."""
+        """Return what every mechanism has; infinite here: exact counts are never published."""
         cost = self._cost
         return Guarantee(
             unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta
