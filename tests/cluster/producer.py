@@ -96,7 +96,7 @@ class SimulatedProducer:
 
     # ---- called by the worker -----------------------------------------------------------------
 
-    def list_topics(self, topic: str, timeout: float) -> None:
+    def list_topics(self, timeout: float) -> None:
         self._actor.park(self._network.delay_s())
         if self._loop.rng.random() < self._network.rates.unread:
             self._actor.park(timeout)

@@ -238,7 +238,7 @@ class ContributeShard(SourceShard):
         if self.offset is None or at_ms is None or not grows:
             return
         # The producer must know the new partitions, to which the commit sends messages.
-        self.transactions.look_up(self._stream.contributions)
+        self.transactions.look_up()
         self._owners = Owners(owners.first, (*owners.grown, (number, at_ms)))
         self._sequences += [0] * (number - owners.number)
         # Every owner gets a message, which tells it.
