@@ -102,13 +102,13 @@ def published(
     for t, event in enumerate(ticks, start=1):
         stops = t in noise.closes | noise.ends
         if watch is not None and t >= watch and noise.watched is None and stops:
-            one: Any = state.by_key[0]  # type: ignore[attr-defined]  # of a OrderStatisticState
+            one: Any = state.by_key[0]  # type: ignore[attr-defined]  # of an OrderStatisticState
             added = np.array([event.get(label, 0) for label in DOMAIN])
             sums = state.ledger.counts + added + one.segment_noise + one.interval_noise
             noise.watched = mechanism.queries.values(sums)
         state, release = mechanism.step(state, t, parts(event), noise)
         answers.append(release.of_key[0])
-        after: Any = state.by_key[0]  # type: ignore[attr-defined]  # of a OrderStatisticState
+        after: Any = state.by_key[0]  # type: ignore[attr-defined]  # of an OrderStatisticState
         run = after.segment, after.interval
         if run > (noise.segment, noise.interval) and not after.stale:
             # The values that tests compare in a run after the event's.

@@ -49,8 +49,8 @@ class About:
     text_in_plan      what its snapshots show, in a plan and in tables
     noise_is_on       the figures that have the noise which a plan states
     text_on_dashboard   which items it shows, or what it answers: a sentence
-    threshold_rule    what its threshold decides: "once", "each", "block" or "bar", in words in
-                      `SHOWN`; None without a threshold
+    threshold_rule    what its threshold decides: "once", "each", "block" or "bar" (`SHOWN` has the
+                      words); None without a threshold
     counters          which kinds of counter it can keep. "every"; "steady": those that keep equally
                       much at every tick; "tree": blocks of ticks of its own; "": none
     takes_end_share, takes_total_share   takes the setting of this name
@@ -74,7 +74,7 @@ class About:
     plain             a counter for every item and nothing else: what advice compares others with
     pays              when it is better than plain counters, after its name in a plan's advice
 
-    A text that is empty: there is none.
+    An empty text means that there is none.
     """
 
     order_in_tables: int
@@ -137,10 +137,10 @@ class Bound(msgspec.Struct, frozen=True):
     """Error bound that holds with probability 1 - beta over an epoch of one stream key.
 
     `ours` is the bound, which is proved in this project from the `source`; `bounds` says in words
-    what it bounds, `assumes` what of the data ("": nothing). Of `name`, "counts" bounds the noise
-    on published counts, "hidden" the true count of an unpublished item, "selection" how wrong a
-    choice may be, "answer" the error of an order statistic, all of them the worst over labels and
-    ticks.
+    what it bounds, and `assumes` what it assumes of the data ("": nothing). By `name`, "counts"
+    bounds the noise on published counts, "hidden" the true count of an unpublished item,
+    "selection" how wrong a choice may be, and "answer" the error of an order statistic, each at its
+    worst over labels and ticks.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Figure(msgspec.Struct, frozen=True):
 class RowBytes(NamedTuple):
     """Bytes beside the ledger's columns: of noise and state per row, and per stream key.
 
-    `note` is what a plan says beside them.
+    `note` is a remark for a plan.
     """
 
     noise: int = 0
@@ -174,7 +174,7 @@ class RowBytes(NamedTuple):
 class SketchBytes(NamedTuple):
     """Bytes of a mechanism without rows: of a counter, of a shown item, and of a stream key.
 
-    They are in memory, or as stored (`_on_disk`). `note` is what a plan says beside them.
+    Fields that end in `_on_disk` are as stored, others in memory. `note` is a remark for a plan.
     """
 
     counter: int
@@ -197,7 +197,7 @@ def pick_figures(scale: float) -> Iterator[Figure]:
     """
     meaning = "scale of the Gumbel noise that a pick is equal to"
     yield Figure("pick_scale", scale, meaning)
-    # The larger one is picked with odds of exp(gap / scale) to 1: 19 to 1 are 95 %.
+    # The larger one is picked with odds of exp(gap / scale) to 1: 19 to 1 is 95 %.
     gap = scale * math.log(_ODDS)
     meaning = "of two items so far apart the larger is picked in 95 %"
     yield Figure("pick_gap_95", gap, meaning)

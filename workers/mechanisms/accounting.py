@@ -71,7 +71,7 @@ class PrivacyCost:
     failures: tuple[tuple[str, float], ...] = ()
     # Epsilon holds by itself, without converting rho.
     pure: bool = False
-    # For k events together exactly mu-GDP with mu = k sqrt(2 rho), beside the failures.
+    # Apart from the failures, k events together have exactly mu-GDP, with mu = k sqrt(2 rho).
     gaussian: bool = False
     times: int = 1
     # Part of rho that choosing bounds from a sample cost: paid once for all epochs.
@@ -108,7 +108,8 @@ class Guarantee:
     """The guarantee for one `unit`, epoch and stream of snapshots, with its zCDP.
 
     For users without epochs it is for one `period`, in ms, of a user, and n periods cost at most
-    min(n, `overlap`) n times the rho, as in `PrivacyCost`; else both are unset.
+    min(n, `overlap`) n times the rho, as in `PrivacyCost`. Otherwise `period` and `overlap` are
+    unset.
     """
 
     unit: str  # "event" or "user"
@@ -154,7 +155,7 @@ def rho_of(epsilon: float, delta: float, *, gaussian: bool = False) -> float:
 def gaussian_epsilon(rho: float, delta: float) -> float:
     """Return the smallest epsilon (rounded up) for which sqrt(2 rho)-GDP gives (epsilon, delta)."""
     zcdp = epsilon_of(rho, delta)
-    # Proved by its own delta; else the figure of zCDP, which holds too.
+    # Use the exact figure only if its own delta proves it; that of zCDP always holds.
     exact = _round_up(max(0.0, _newton(rho, zcdp, delta, of_rho=False)))
     return exact if exact < zcdp and gaussian_delta(rho, exact) <= delta else zcdp
 
@@ -164,7 +165,7 @@ def gaussian_rho(epsilon: float, delta: float) -> float:
     """Return the largest rho (rounded down) for which sqrt(2 rho)-GDP gives (epsilon, delta)."""
     zcdp = rho_of(epsilon, delta)
     rho = _newton(zcdp, epsilon, delta, of_rho=True)
-    # Proved by its own delta; else the figure of zCDP, which holds too.
+    # Use the exact figure only if its own delta proves it; that of zCDP always holds.
     exact = _round(rho * (1 - _WIDE_MARGIN), ROUND_FLOOR)
     return exact if exact > zcdp and gaussian_delta(exact, epsilon) <= delta else zcdp
 
@@ -190,7 +191,7 @@ def delta_of(rho: float, epsilon: float, *, gaussian: bool = False) -> float:
             order * rho - epsilon + math.log1p(-1 / order)
         )
 
-    # From e^-700, as floats end below it, to 1.
+    # At least e^-700, as floats underflow below it, and at most 1.
     delta = math.exp(-max(0.0, min(_LARGEST_EXPONENT, _largest(minus_log_delta))))
     return min(delta, float(gaussian_delta(rho, epsilon))) if gaussian else delta
 
@@ -198,9 +199,9 @@ def delta_of(rho: float, epsilon: float, *, gaussian: bool = False) -> float:
 def sampler_delta(epsilon: float, draws: int, tv: float) -> float:
     """Return the delta charged for sampling noise from a table: (1 + e^epsilon) `draws` `tv`.
 
-    `draws` is how many noise values are added to a true value that differs between neighbours:
-    others do not matter, however many items and ticks there are. `tv` is the sampler's distance
-    from its law in one draw; or, with 1 for `draws`, in all draws.
+    Count in `draws` only noise that is added to a true value that differs between neighbours. The
+    rest does not matter, however many items and ticks there are. `tv` is the sampler's distance
+    from its law in one draw, or in all draws together if `draws` is 1.
     Source: docs/decisions/0009-derivations.md, 8.
     """
     if not epsilon >= 0:
@@ -220,8 +221,8 @@ def check_sampler_delta(
     if required <= delta * share:
         return
     least = required / share
-    # Rounded up to two significant digits, as the suggested value must suffice; but one that has
-    # only two already is not to be raised by an error of the division, far below the margin.
+    # Rounded up to two significant digits, as the suggested value must suffice. The margin keeps an
+    # error of the division from raising a value that has only two digits already.
     enough = _round(least * (1 - _NARROW_MARGIN), ROUND_CEILING, 2)
     found = f"{enough:.1e}"
     mend = "a larger delta, or "
@@ -241,7 +242,7 @@ def float_up(value: Fraction) -> float:
 
 
 def least_integer(is_enough: Callable[[int], bool]) -> int:
-    """Return the least x >= 1 that is enough, where every larger one is enough too."""
+    """Return the least x >= 1 for which `is_enough` holds; it must hold for every larger x too."""
     high = 1
     while not is_enough(high):
         high *= 2
@@ -250,17 +251,18 @@ def least_integer(is_enough: Callable[[int], bool]) -> int:
 
 
 def _newton(rho: float, epsilon: float, delta: float, *, of_rho: bool) -> float:
-    """Improve rho (`of_rho`), else epsilon, until sqrt(2 rho)-GDP gives (epsilon, delta) exactly.
+    """Return the rho (`of_rho`) or the epsilon at which sqrt(2 rho)-GDP gives exactly `delta`.
 
-    By Newton's steps in ln(delta) (see the module), from a valid start: one whose true delta is at
-    most `delta`. So rho only rises, and epsilon falls; a negative epsilon ends the search.
+    The other one is fixed. Newton's method in ln(delta) (see the module) starts from a valid pair:
+    its true delta is at most `delta`. So rho only rises, and epsilon only falls. A negative epsilon
+    ends the search.
     """
-    # Outside of this range no error is proved: the start stays.
+    # No error is proved outside this range, so return the start.
     if not _LEAST_RHO <= rho <= _LARGEST_RHO:
         return rho if of_rho else epsilon
     mu = (2 * Decimal(rho)).sqrt(PRECISE)
     epsilon_now = Decimal(epsilon)
-    # ln of how much of delta is left to use.
+    # ln of delta over the delta reached so far.
     unused = Decimal(1)
     with localcontext(PRECISE):
         while unused > _CONVERGED and epsilon_now >= 0:

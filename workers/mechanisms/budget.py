@@ -66,15 +66,16 @@ class Budgeted(Mechanism):
     def _set_cost(self, rho: float, tv: float, *, times: int = 1) -> None:
         """Set the cost after the noise is calibrated; `ValueError` if delta is too small.
 
-        `rho` is what the noise costs, `tv` the distance of its sampler from its law in one draw,
-        and `times` how many draws an event may change; or `tv` is that of all these draws together.
+        `rho` is what the noise costs. `tv` is the distance of its sampler from its law in one draw,
+        and `times` is how many draws an event may change. If `times` is 1, `tv` may be that of all
+        these draws together.
         """
-        # Until here it was the budget: see the class.
+        # Until now `_cost` was the budget (see the class).
         budget = self._cost
         numerical = sampler_delta(budget.epsilon, times, tv)
         check_sampler_delta(budget.delta, budget.epsilon, numerical, NUMERICAL_SHARE)
-        # The part that choosing bounds from a sample has cost, once for all epochs.
+        # What it cost to choose bounds from a sample, once for all epochs.
         sample_rho = self.config.bounds_rho or 0.0
-        # Noise is calibrated to cost no more than the budget, but `rho` was rounded up to a float,
-        # which may lie above it.
+        # The noise costs no more than the budget, but as a float `rho` is rounded up and may exceed
+        # it.
         self._cost = replace(budget, rho=min(budget.rho, rho), sample_rho=sample_rho)

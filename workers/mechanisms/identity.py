@@ -30,7 +30,7 @@ class Identity(TypedDict):
 def describe(
     mechanism: Mapping[str, object], **identity: Unpack[Identity]
 ) -> dict[str, object]:
-    """Return what every id of a mechanism is a hash of, as JSON: its `public()` and identity."""
+    """Return what every id of a mechanism hashes, as JSON: its `public()` and identity."""
     return {"version": VERSION, **identity, **mechanism}
 
 
@@ -57,7 +57,7 @@ def mechanism_id(
 ) -> bytes:
     """Return the id of one epoch of a mechanism, published from global tick `first` on.
 
-    `first` None: of a series whose parts may begin at different ticks (`series_id`).
+    `first` is None for a series whose parts may begin at different ticks (`series_id`).
     """
     named = {**description, "first": first, "epoch": epoch}
     text = json.dumps(named, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -118,7 +118,7 @@ class Contributions:
     counts: Longs  # above 0
     # True: the counts are steps of numbers (`config.sums`), in a lane of their own.
     of_sums: bool = False
-    # None but for unique users.
+    # None except for unique users.
     users: Words | None = None
 
     def __post_init__(self) -> None:
@@ -329,7 +329,7 @@ class Ledger:
     def selected(self, rows: Rows) -> Ledger:
         """Return a ledger of these rows alone, in this order, of which nothing is stored yet.
 
-        Rows are append-only: so a mechanism without epochs forgets items that are gone.
+        As rows are append-only, this is how a mechanism without epochs forgets items that are gone.
         """
         selection = Ledger()
         labels = self.label_column(0, self.n).take(rows)

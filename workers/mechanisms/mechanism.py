@@ -45,8 +45,9 @@ class Release:
     counts: Longs
     sd: float
     threshold: int | None  # None for a known domain
-    # Of each row: 2 S - R n, with S its sum in steps, n its count and R the range of the setting
-    # `sum` in steps: twice the sum from the middle of the range, so that an event adds -R..R.
+    # For each row: 2 S - R n, with S its sum in steps, n its count and R the range of the setting
+    # `sum` in steps. That is twice the sum measured from the middle of the range, so an event adds
+    # -R..R.
     sums: Noisy | None = None
     # Of each stream key: the sum of all counts, shown or not.
     totals: Noisy | None = None
@@ -73,8 +74,8 @@ class WindowReleases:
 class Items:
     """The items published at one tick by a mechanism that has no rows in the ledger.
 
-    `sd` is that of each count. `threshold` is the number that `About.threshold_rule` speaks of,
-    None where picks decide what is shown.
+    `sd` is that of each count. `threshold` is the one that `About.threshold_rule` describes, None
+    where picks decide what is shown.
     """
 
     keys: Codes  # index of each item's stream key
@@ -91,7 +92,7 @@ class Answers:
     # By index of the stream key, as JSON: {"query": "max", "value": 12}
     of_key: Mapping[int, Mapping[str, object]]
     sd: float | None  # None where it is not one number
-    # Read of every release: answers have none.
+    # Callers read it from every release; answers have none.
     threshold: ClassVar[None] = None
 
 
@@ -144,9 +145,9 @@ class Noise(Protocol):
     """Noise of all rows of an epoch."""
 
     def at(self, t: int, tags: Tags) -> Longs:
-        """Return the integer noise of every row at tick t, (n,), by the rows' tags, (n, 2).
+        """Return the integer noise of every row at tick t, (n,), from the rows' tags, (n, 2).
 
-        Between ticks rows may only be appended, so what was computed for a row may be kept.
+        Rows are only ever appended between ticks, so what was computed for a row may be kept.
         """
 
 
@@ -167,7 +168,7 @@ class Mechanism(Frozen):
 
     configs: ClassVar[tuple[type[HistogramConfig], ...]] = ()
     kind: str
-    # Of noise: or "laplace"; "logistic": selects top-k items; "sum": answers from noisy sums.
+    # Of the noise; or "laplace", "logistic" (selects top-k items), "sum" (answers from noisy sums).
     law = "gaussian"
     config: HistogramConfig
     _cost: PrivacyCost
@@ -193,7 +194,7 @@ class Mechanism(Frozen):
     def guarantee(self) -> Guarantee:
         """The privacy that the cost amounts to, for one event or user and epoch (or period)."""
         cost = self._cost
-        # None but for users without epochs.
+        # None except for users without epochs.
         ticks = self.config.user_period
         return Guarantee(
             unit=self._unit,
@@ -222,7 +223,7 @@ class Mechanism(Frozen):
             "unit": promise.unit,
             "rho": repr(promise.rho),
             "delta": repr(promise.delta),
-            # Only where they are set: ids without them, and so their noise, stay as they were.
+            # Only where they are set, so that ids without them, and their noise, stay the same.
             **numeric,
             **({"split": config.split} if config.split > 1 else {}),
             **({"bounds_rho": repr(config.bounds_rho)} if config.bounds_rho else {}),

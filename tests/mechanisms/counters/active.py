@@ -163,7 +163,7 @@ def _ends(states: Longs, apart: int, slacks: Longs) -> Longs:
     number = len(states)
     up = np.pad(states, ((0, 0), (0, apart)), constant_values=_ONE)
     down = np.pad(states, ((0, 0), (apart, 0)))
-    # Of |up - down|^2; parts that pass 64 bits come back.
+    # The square |up - down|^2, expanded; parts that overflow 64 bits wrap around and back.
     total = (up**2).sum(1)[:, None] + (down**2).sum(1)[None, :] - 2 * up @ down.T
     squares = _in_units(_grown(total, slacks[:, None] + slacks[None, :]))
     # Of lower bits, which the states do not have, at most one unit is lost.
@@ -198,7 +198,7 @@ def _step(costs: Longs, weight: Fraction, squares: Squares) -> Longs:
     grows = number < 1 << _BITS
     half = number if grows else number // 2
     found = np.empty((FAR + 1, 2 * half, 2 * half), dtype=np.int64)
-    # s' in the half before that of s is no interval.
+    # With s' in the half before that of s there is no interval.
     found[0, half:, :half] = _NEVER
     factor = int(weight * _WEIGHT)
     assert factor == weight * _WEIGHT

@@ -181,7 +181,7 @@ def test_columns_give_what_is_drawn_over_many_blocks(
 
 @pytest.mark.slow
 def test_columns_give_what_is_drawn_about_the_end_of_a_long_block() -> None:
-    """t passes into a block, then the begin of a minute, and later those of an hour and of a day."""
+    """t passes into a block; then the begins of a minute, an hour and a day do."""
     counters = line_counters(*LONG)
     levels = counters[0].levels
     begin = 5 << levels

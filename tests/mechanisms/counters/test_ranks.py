@@ -197,7 +197,7 @@ def test_released_noise_is_the_exact_sum_rounded(
         tags = np.frombuffer(tag, dtype=np.uint64).reshape(1, 2)
         return interval(counter, STREAM, t, tags, words)
 
-    # Of a node's row once, not for every place that it has a part in.
+    # Compute a node's row once, not for every place that it has a part in.
     monkeypatch.setattr(
         Counter,
         "interval",

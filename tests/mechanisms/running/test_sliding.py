@@ -81,7 +81,7 @@ def transcript(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOARDS)
 def test_releases_are_those_of_the_rule(name: str) -> None:
-    """Neither restarts at random ticks, nor forgetting, changes a bit of the releases."""
+    """Neither restarts at random ticks nor forgetting changes a bit of the releases."""
     mechanism = sliding(**BOARDS[name])
     ticks = events(mechanism, 1)
     model = Model(mechanism)

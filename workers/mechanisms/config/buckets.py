@@ -37,7 +37,7 @@ class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Make the edges floats, and raise ValueError for the first fault."""
+        """Convert the edges to floats, and raise ValueError for the first fault."""
         # 1 and 1.0 are the same edge: all are floats, in names of labels and in ids.
         msgspec.structs.force_setattr(self, "edges", tuple(map(float, self.edges)))
         for complaint in _complaints(self.edges):
@@ -139,7 +139,7 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
 def _linear(low: Decimal, high: Decimal, count: int) -> list[Decimal]:
     """Return the inner edges of `count` intervals of one width, rounded to its sixth digit."""
     span = high - low
-    # A one at the place of a width's sixth digit: edges are multiples of it.
+    # One unit of the width's sixth digit; edges are multiples of it.
     unit = Decimal((0, (1,), (span / count).adjusted() - 5))
     edges = (low + span * i / count for i in range(1, count))
     return [(edge / unit).to_integral_value() * unit for edge in edges]

@@ -29,8 +29,8 @@ def whole(least: int, most: int) -> Meta:
 class Rule(NamedTuple):
     """The check of one field of a record.
 
-    `probe` is a record with that field alone, for msgspec to check. It would hash a
-    bare annotation in Python at every call, and drop what is raised there (5 of 83 Ctrl-C were).
+    `probe` is a record with only that field, for msgspec to check. A bare annotation would be
+    hashed in Python at every call, which drops exceptions raised there (it lost 5 of 83 Ctrl-C).
     """
 
     attribute: str  # its name in Python
@@ -96,7 +96,7 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
             )
         duration = any((meta.extra or {}).get("duration") for meta in metas)
         probe = msgspec.defstruct(f"{record.__name__}_{field.name}", [("value", hint)])
-        # So that any thread may validate by it: at first use, two at once may end the process.
+        # Prepare it now: two threads that first use it at the same time may crash the process.
         ready(probe)
         checks.append(
             Rule(
@@ -127,7 +127,7 @@ def display(value: object) -> str:
 
 
 def _decode(kind: type, value: object) -> object:
-    """Convert a value to the one type that msgspec does not know: the path of a file."""
+    """Convert a value to the one type that msgspec does not know, a file path."""
     if isinstance(value, kind):
         return value
     if kind is Path and isinstance(value, str) and value and "\0" not in value:

@@ -279,9 +279,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """Return what is published: one series of counts since the epoch began, without a window.
+        """Return the published series: one of counts since the epoch began, without a window.
 
-        Without epochs one for each window, in the order of `windows`.
+        Without epochs there is one for each window, in the order of `windows`.
         """
         if not self.without_epochs:
             return (Series(self.name, None),)
@@ -307,7 +307,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     def charge_grid(self) -> TickGrid:
         """Return the ticks and the epochs that are charged: without epochs, periods of users.
 
-        A `user_period` of None, without epochs: one epoch without end, charged once.
+        With neither epochs nor a `user_period` there is one endless epoch, charged once.
         """
         ticks = self.user_period if self.without_epochs else self.horizon_ticks
         return TickGrid(tick_ms=self.tick_ms, start_ms=self.start_ms, horizon=ticks)
@@ -324,7 +324,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             tick_ms=self.tick_ms,
             start_ms=self.start_ms,
             max_items=self.max_items,
-            # 0: contributions name the users of an item, to count each once.
+            # 0 means that contributions name an item's users, so that each counts once.
             max_count=0 if self.unique_users else self.max_count,
             max_items_per_user=self.max_items_per_user,
             # Stage 1 keeps nothing longer than a tick, unless it bounds users.
@@ -438,7 +438,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def shown_quantiles(self) -> tuple[float, ...]:
-        """Return the quantiles of the numbers in the buckets that snapshots state, if any."""
+        """Return which quantiles of the bucketed numbers snapshots state, if any."""
         if self.buckets is None or not self.has_quantiles:
             return ()
         return DEFAULT_QUANTILES if self.quantiles is None else self.quantiles
@@ -468,7 +468,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return f"histogram {self.name!r}: "
 
     def complaints(self) -> Iterator[str]:
-        """Yield what is wrong between settings that are each allowed, for the operator."""
+        """Yield errors in combinations of settings that are each allowed."""
         # Time and budget.
         yield from self._never_complaints()
         if self.about.needs_end and self.horizon == "unbounded":
@@ -491,7 +491,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         yield from self._tick_complaints()
         yield from self._counter_complaints()
 
-        # What is read of an event.
+        # What is read from an event.
         if self.keys != "public":
             yield from label_complaints("keys", self.keys)
         key = self.key or ""
@@ -510,7 +510,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         endless = self.horizon_ticks is None and not self.about.needs_end
         if not endless or not self.about.counters:
             return
-        # Of a horizon without an end: 2^40 - 1. `shortest_tick` looks ahead to 2100.
+        # The last tick without a horizon, 2^40 - 1. `shortest_tick` looks ahead to 2100.
         last_tick = last_tick_of(None)
         least_ms = shortest_tick(self.start_ms, last_tick)
         if self.tick_ms >= least_ms:
@@ -530,7 +530,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         if kind.is_beyond(self.horizon_ticks):
             yield f'counter = "{kind.kind}": needs a horizon of at most {kind.longest:,} ticks'
         counters = self.about.counters
-        # A row of a kind that `grows` keeps more with every tick: only for declared labels.
+        # A kind that `grows` keeps more per row with every tick, so it needs declared labels.
         if kind.grows and counters != "every":
             users = names_of(lambda about: about.counters == "every")
             yield f'counter = "{kind.kind}": only with a declared domain, in {" or ".join(users)}'
@@ -682,9 +682,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
 
 def _able(names: Sequence[str]) -> str:
-    """Return names of able mechanisms as an error lists them.
+    """Return the names of suitable mechanisms as an error lists them.
 
-    Last come those that are able with a certain setting only (`About.subtracts_with`).
+    Those that are suitable only with a certain setting (`About.subtracts_with`) come last.
     """
     also = [
         f"{name} with {kind.about.subtracts_with}"

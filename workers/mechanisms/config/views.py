@@ -139,14 +139,14 @@ def meant(text: str) -> Path | None:
     if text.startswith("/"):
         ours = _from_pointer(text)
     else:
-        # $.a and .a are a: first the root, as a $ that is left is taken as part of a name.
+        # $.a and .a become a. This comes first, as any $ that is left is part of a name.
         ours = re.sub(r"^[$@]?\.(?=[^.])|^[$@](?=\[)", "", text)
-        # a['b'] is a.b; then any other brackets, as in a[0] or a[*], are those of a list.
+        # a['b'] becomes a.b; all other brackets, as in a[0] or a[*], mean a list.
         ours = _NAME_IN_BRACKETS.sub(
             lambda found: f".{_quoted(found[1] or found[2])}", ours
         )
         ours = _ELEMENTS.sub("[]", ours)
-        # a[]b is a[].b; and names that begin with $ are quoted.
+        # a[]b becomes a[].b, and names that begin with $ are quoted.
         ours = re.sub(r"\[\](?=[^.\[])", "[].", ours)
         ours = _DOLLAR_NAME.sub(lambda found: _quoted(found[0]), ours).removeprefix(".")
     try:
@@ -192,7 +192,7 @@ class Condition(
 ):
     """Tests on one value, all required; `min` and `max` are inclusive, `exists` means not null.
 
-    A test that is None is not made.
+    Tests that are None are skipped.
     """
 
     field: str
@@ -241,7 +241,7 @@ def _condition(values: Mapping[str, Any], place: int) -> Condition:
 def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with a condition of a settings file.
 
-    The caller raises the first fault, so what comes later may rely on what was checked before.
+    The caller raises the first one, so later checks may rely on earlier ones.
     """
     field = values["field"]
     if not isinstance(field, str):
@@ -403,13 +403,13 @@ def _view_complaints(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
         for path in named.values()
         if path.list_at is not None
     }
-    # What one path takes for a list, with [], no other may lead to or through without [].
+    # Where one path has a list, with [], no other may end or pass there without [].
     for name, path in named.items():
         steps = _first_list(path, len(path.steps), lists)
         if steps and path.list_at is None:
             yield f'{name} = "{path}": "{Path(steps)}" is a list for another path'
-    # What lies beside each item of a list: setting, path, and what else the error suggests. A
-    # number without a list is one for the whole event; a count never is.
+    # Fields beside the items of a list: setting, path, and what else the error suggests. A number
+    # without a list is one for the whole event; a count never is.
     number = view.number
     beside_items = (
         ("count", view.count, "both without []"),

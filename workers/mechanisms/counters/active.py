@@ -79,10 +79,10 @@ _BLOCKS_MOST = 3
 class ActiveCurve(LineCurve):
     """The variance of the noise N(t) by tick t, at the worst, and on average.
 
-    `by_level` is s2 of nodes of levels 1..L and of ends. The searches are those of `LineCurve`,
-    which has the variance of a difference N(t) - N(b) by s = t - W. Here nothing is subtracted, so
-    W = 0 and s = t. `LineCurve` allows for two places that move with t; one changes the variance at
-    most half as fast, so that bound on what the search misses (`slack`) holds.
+    `by_level` has s2 of nodes of levels 1..L, then of ends. The searches are those of `LineCurve`,
+    for the variance of a difference N(t) - N(b) by s = t - W. Here nothing is subtracted, so W = 0
+    and s = t. `LineCurve` allows for two places that move with t. A single one changes the variance
+    at most half as fast, so the bound on what the search misses (`slack`) still holds.
     """
 
     def __init__(self, by_level: tuple[float, ...]) -> None:
@@ -114,15 +114,15 @@ class ActiveCounter(WindowCounter):
     kind = "active"
 
     def __init__(self, window: int, hop: int, period: int, rho_item: float) -> None:
-        """Compute the variances of nodes with which a period costs `rho_item`, and `overlap`."""
+        """Compute `overlap`, and node variances for which a period costs `rho_item`."""
         check_rho_item(rho_item)
         check_window(window, hop)
         if not 1 <= period <= window:
             raise ValueError(
                 f"period = {period}: must be from 1 to the window's {window} ticks"
             )
-        # An event is in the window for at most `most_ticks`. Of a user's events of one period the
-        # last is at most period - 1 ticks after the first: they change a(t) in `changed_ticks`.
+        # An event is in the window for at most `most_ticks`. A user's events of one period are at
+        # most period - 1 ticks apart, so together they change a(t) in at most `changed_ticks`.
         most_ticks = window + hop - 1
         changed_ticks = period + most_ticks - 1
         levels = levels_of(changed_ticks)
@@ -135,11 +135,11 @@ class ActiveCounter(WindowCounter):
         s2 = cost / (2 * Fraction(rho_item))
         super().__init__(window, hop, levels, s2, weights(levels), rho_item)
         self.period = period
-        # By what factor n periods of a user cost more than n times one period, at most. They lie in
-        # at most n groups of consecutive periods, a group no longer than a window, so that its
-        # events change the counts of one interval of ticks. Nodes reach less than 4 * 2^L ticks, so
-        # the intervals of every `classes`-th group share none, and their costs add up. Together the
-        # `classes` sets of such groups cost at most `classes` times as much.
+        # A bound on the cost of n periods of a user, as a multiple of n times one period's cost.
+        # The periods form at most n groups of consecutive periods. A group is no longer than a
+        # window, so its events change counts in one interval of ticks. Nodes reach less than 4 *
+        # 2^L ticks, so the intervals of every `classes`-th group share no node, and their costs add
+        # up. All `classes` sets of such groups together cost at most `classes` times as much.
         group_ticks = (window // period) * period
         classes = 1 + math.ceil(Fraction((4 << levels) + most_ticks - 1, group_ticks))
         self.overlap = classes * cost_of(levels, group_ticks + most_ticks - 1) / cost
@@ -172,16 +172,15 @@ class ActiveCounter(WindowCounter):
 class ActiveColumns:
     """A single-threaded cache of one window's noise, bit for bit what `ActiveCounter.draw` gives.
 
-    The rows are moved by a `Cursor` of `line`, for which the path of a block of 2^L places begins
-    at 0 and rises by a step to its end. Here that step is z_e of the block's end, and the path
-    begins at z_e of the block before: the cursor's noise lacks that end, times 1 - u_L, and `at`
-    adds it.
+    A `Cursor` of `line` moves the rows. It takes the path over a block of 2^L places to begin at 0
+    and to rise by a step to the block's end. Here the step is z_e of this block's end, but the path
+    begins at z_e of the block before. The cursor's noise lacks that, times 1 - u_L: `at` adds it.
     """
 
     def __init__(self, counter: ActiveCounter, stream: NoiseStream) -> None:
         self._counter = counter
         self._stream = stream
-        # It keeps the end of the block before, as a step.
+        # It keeps z_e of the block before, as a step.
         self._cursor = Cursor(counter, stream, keeps_step=True)
         # Where `decide` lists the rows of a chunk that it leaves undecided.
         self._undecided = np.empty(CHUNK_ROWS + 1, dtype=np.int64)
@@ -206,7 +205,7 @@ class ActiveColumns:
         self._rows_before = 0
         place = t + counter.offset
         cursor.set_place(place, rows_before)
-        # To the end of the block of 2^L places.
+        # Until the end of the block of 2^L places.
         ticks_left = ((cursor.block + 1) << counter.levels) - place
         out = np.empty(rows, dtype=np.int64)
         redrawn: set[int] = set()
@@ -214,8 +213,8 @@ class ActiveColumns:
         for row in range(0, rows, CHUNK_ROWS):
             part = tags[row : row + CHUNK_ROWS]
             cursor.move_chunk(part, row)
-            # The cursor's noise has this block's end, times u_L. Added is the end of the block
-            # before, times 1 - u_L = ticks_left / 2^L, rounded down: two products that fit 64 bits.
+            # The cursor's noise has this block's end, times u_L. Add the end of the block before,
+            # times 1 - u_L = ticks_left / 2^L, rounded down, as two products that fit 64 bits.
             end = cursor.step_before(row, len(part)).astype(np.int64)
             whole = end >> counter.levels
             rest = end - (whole << counter.levels)
@@ -225,7 +224,7 @@ class ActiveColumns:
             number = decide(noise, fixed.point, fixed.error, rounded, self._undecided)
             redrawn.update((self._undecided[:number] + row).tolist())
         self._rows_before = rows
-        # Undecided, or with a word too small for the cursor's numbers: drawn exactly.
+        # Rows that are undecided, or had a word too small for the cursor, are drawn exactly.
         redrawn.update(cursor.inexact)
         if redrawn:
             numbers = np.array(sorted(redrawn), dtype=np.int64)
@@ -246,8 +245,8 @@ def rest_of(levels: int) -> int:
 def weights(levels: int) -> list[Fraction]:
     """Return the weights w of levels 1..L and of ends; a node of weight w has variance s2 / w.
 
-    A search for little noise found them: 1, but for the finest levels (the factors of `line`), the
-    two highest, and ends.
+    A search for little noise found them. They are 1, except for the finest levels (the factors of
+    `line`), the two highest, and ends.
     """
     by_level = []
     for level in range(1, levels + 1):

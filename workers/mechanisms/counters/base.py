@@ -45,8 +45,8 @@ from workers.runtime.frozen import Frozen, memoized, read_only
 LONGEST_HORIZON = 1 << 40
 # A node's further words are in the same half of cells with further numbers; k is below 2^41.
 _FURTHER = 1 << 48
-# Of `fixed_point`, bits behind the point. Of 32-bit numbers: with fewer than 15 too many rows are
-# undecided, more than 24 decide few more. Of 64-bit ones.
+# Bits behind the point, for `fixed_point`. 32-bit numbers have 15 to 24: fewer leave too many rows
+# undecided, and more decide few more. 64-bit numbers have 20.
 _LEAST_POINT = 15
 _MOST_POINT = 24
 _WIDE_POINT = 20
@@ -55,7 +55,7 @@ _WIDE_POINT = 20
 _LARGEST_VARIANCE = 1 << 48
 # A bound on |z| of a number that is computed in floats.
 _LARGEST_Z = 10
-# Of `Counter._with_small`: digits of a number, and a word that `normal.fine` can read.
+# For `Counter._with_small`: digits of a number, and a word that `normal.fine` can read.
 _SMALL_DIGITS = 20
 _ANY_WORD = np.uint64(1 << 63)
 
@@ -218,7 +218,7 @@ class Counter(Frozen):
         return out
 
     def reals(self, stream: NoiseStream, t: int, tags: Tags) -> tuple[Floats, float]:
-        """Return N of every row at tick t, NaN where floats cannot tell; and its error bound."""
+        """Return N of every row at tick t (NaN where floats cannot tell), and its error bound."""
         terms = _terms(self, t)
         noise = np.empty(len(tags))
         # So many rows have CHUNK_ROWS words together, the most that are drawn in one call.
@@ -245,10 +245,10 @@ class Counter(Frozen):
         return out
 
     def _with_small(self, stream: NoiseStream, terms: _Terms, tag: Tags) -> float:
-        """Return N of one item some of whose words are too small for `normal.fine`.
+        """Return N of one item that has words too small for `normal.fine`.
 
-        Those nodes are computed from a second word each; NaN if that is too small as well. `exact`,
-        for all nodes, would take 5 ms a node (measured): minutes a tick for a row of sqrt.
+        Nodes with such a word are computed from a second one; NaN if that is too small as well.
+        `exact` would take 5 ms for every node (measured): minutes a tick for a row of sqrt.
         """
         out = np.zeros(1)
         for first in range(0, len(terms.cells), CHUNK_ROWS):
@@ -260,7 +260,7 @@ class Counter(Frozen):
             of_nodes = words[np.arange(len(halves)), 0, halves]
             # Twice, as the lowest bit of a word is the sign.
             small = np.flatnonzero(of_nodes < np.uint64(2 * normal.FINE_LEAST)).tolist()
-            # All nodes in floats, but the small ones with factor 0, and a word that gives a number.
+            # Add all nodes in floats; the small ones get factor 0, and a word that gives a number.
             words[small] = _ANY_WORD
             others = factors.copy()
             others[small] = 0
@@ -270,7 +270,7 @@ class Counter(Frozen):
                 level, number = map(int, cells[i])
                 further = stream.words(tag, (level, number + _FURTHER))[0, halves[i]]
                 sign, v = _sign_and_rest(int(of_nodes[i]) << 64 | int(further), 2)
-                # All bits of the first word but the sign are 0: two words do not tell enough.
+                # All bits of the first word but the sign are 0, so two words do not tell enough.
                 if v < 1 << 64:
                     return math.nan
                 # p is in [v, v + 1] / 2^128: its middle.
@@ -306,7 +306,7 @@ class Counter(Frozen):
         small = Fraction(1, 10**digits)
         lower = upper = Fraction(0)
         for (level, k), a in self.nodes(t).items():
-            # The node's words, each below the one before; further ones are in cells of their own.
+            # Join the node's words, the highest first; further words are in cells of their own.
             value = 0
             for further in range(words):
                 word = stream.words(tag, (level, (k >> 1) + _FURTHER * further))[
@@ -396,15 +396,15 @@ def fixed_point(
     A node is off by at most 1 + ROUGH_ERROR sd 2^point units. The factor 1 + 2^-7 allows for
     floats: up to 5,000 roundings of a node, or of a sum it is in, by 6.4 2^-53 sd each.
     """
-    # The most bits behind the point with which the largest number fits 32 bits, one of them the
-    # sign; where these are too few, 64 bits, always `_WIDE_POINT` of them behind it.
+    # As many bits behind the point as let the largest number fit 32 bits, with its sign. If that is
+    # too few, use 64 bits, with `_WIDE_POINT` behind the point.
     point = min(31 - math.ceil(math.log2(normal.LARGEST * largest + 1)), _MOST_POINT)
     dtype: np.dtype[np.int32] | np.dtype[np.int64] = np.dtype(np.int32)
     if point < _LEAST_POINT:
         point = _WIDE_POINT
         dtype = np.dtype(np.int64)
     node = 1 + math.ldexp(normal.ROUGH_ERROR * sd * (1 + 2.0**-7), point)
-    # One unit more than the sum, which is computed in floats.
+    # One unit more, as the sum is computed in floats.
     return FixedPoint(point, math.ceil(parts * node) + divisions + 1, dtype)
 
 
@@ -444,8 +444,8 @@ class Columns:
     def reals(self, t: int, tags: Tags) -> tuple[Floats, ...]:
         """Return, for each counter (here one), the noise of every row before rounding, (n,).
 
-        It is off by at most the error of `fixed_point`. From the first call on, `at` returns units
-        of 2^-point: a cache serves either `at` or `reals`.
+        It is off by at most the error of `fixed_point`. After the first call `at` returns units of
+        2^-point, so a cache serves either `at` or `reals`.
         """
         self._rounds = False
         units = self.at(t, tags)
@@ -479,7 +479,7 @@ class Columns:
         """Draw the rows that are undecided, or had a small word, exactly; return `out`."""
         if not self._rounds:
             return out
-        # A call that failed may have left rows, and this one may be of fewer.
+        # A failed call may have left rows that this call does not have.
         redrawn = {row for row in (*self._undecided, *self._inexact) if row < len(tags)}
         rows = np.array(sorted(redrawn), dtype=np.int64)
         self._undecided.clear()
@@ -496,16 +496,16 @@ def reals_of(
     units: Longs,
     inexact: Iterable[int],
 ) -> Floats:
-    """Return noise in `units` of 2^-point (n,) as real numbers.
+    """Return noise given in `units` of 2^-point, (n,), as real numbers.
 
-    That of `inexact` rows, which had a word too small for the units, is drawn again in floats: NaN
-    where `Counter.reals` cannot tell. Its bound on the error is left out: that of units is larger.
+    `inexact` rows had a word too small for units, so their noise is drawn again in floats: NaN
+    where `Counter.reals` cannot tell. Its error bound is ignored, as that of units is larger.
     """
     noise = np.ldexp(units.astype(np.float64), -counter.fixed.point)
-    # A call that failed may have left rows, and this one may be of fewer.
+    # A failed call may have left rows that this call does not have.
     rows = np.array([row for row in inexact if row < len(tags)], dtype=np.int64)
     if len(rows):
-        noise[rows], _error = counter.reals(stream, t, tags[rows])
+        noise[rows] = counter.reals(stream, t, tags[rows])[0]
     return noise
 
 

@@ -68,8 +68,8 @@ def make_counter(
 ) -> Counter:
     """Return a counter that costs at most rho_item an item; equal arguments, the same object.
 
-    `horizon` is in ticks, None without an end. `radix` and `end_share` None are a kind's default;
-    any other value of one that the kind does not take (`Counter.takes`) is a ValueError.
+    `horizon` is in ticks, None if endless. A `radix` or `end_share` of None is the kind's default.
+    Raises ValueError for any other value if the kind does not take the setting (`Counter.takes`).
     """
     if kind not in KINDS:
         raise ValueError(f"counter = {kind!r}: must be one of {', '.join(KINDS)}")

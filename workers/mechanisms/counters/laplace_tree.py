@@ -73,7 +73,7 @@ class LaplaceTree(Frozen):
 
     def difference_sd(self, t: int, since: int) -> float:
         """Return the sd of the sum at t minus that at `since` < t (0: no noise)."""
-        # At tick 0 there is nothing: it has no blocks, and needs no check.
+        # Tick 0 has no blocks, and needs no check.
         for tick in (t, since or t):
             check_tick(self.kind, tick, self.horizon)
         # Blocks of both sums cancel.
@@ -135,5 +135,5 @@ class LaplaceColumns:
 def laplace_tree(
     horizon: int, epsilon: Fraction, sensitivity: int, radix: int = 2
 ) -> LaplaceTree:
-    """Return the tree of these settings, symbols as in the module; the same one if asked again."""
+    """Return the tree of these settings; equal arguments, the same object."""
     return LaplaceTree(horizon, epsilon, sensitivity, radix)

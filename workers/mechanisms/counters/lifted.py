@@ -101,7 +101,7 @@ class Step(NamedTuple):
     """Where `descend` finds the node of a level's block, and those of the blocks beside it.
 
     A cell of words has two nodes, its halves 0 and 1. "Next" and "last" are the nodes of the block
-    after and of the one before. A cell is its place in `Plan.cells`, or `STORED`, or `UNUSED`.
+    after and of the one before. A cell is its index in `Plan.cells`, or `STORED`, or `UNUSED`.
     """
 
     cell: int
@@ -146,15 +146,15 @@ _KEPT_BITS = 12
 class LiftedCurve(Frozen, Curve):
     """The variance of the noise at some ticks, at the worst, and on average.
 
-    `by_level` has s2 of nodes, (inside, edge) by level; level 0 is the total. The variance adds up
+    `by_level` has s2 of nodes, (inside, edge) by level; 0 is the total. The variance is the sum of
 
         part of j    (c - e)^2 s2_K + (a / 8)^2 s2_(K-1) + (b / 8)^2 s2_(K+1), c = min(u, 1 - u),
                      a = 1 - u, b = u, e = (a + b) / 8; a or b is 0 at an edge
         total        (p / 2^h)^2 s2_total
 
-    Worst place: the part of level j depends on p's lowest j bits, so the search adds bit by bit,
-    with the parts of nodes inside a level. Of the places that agree in their 12 highest bits so far
-    it keeps only the best: later parts differ between them by less than 2^-11 of one node's
+    Worst place: the part of level j depends on p's lowest j bits, so the search extends p bit by
+    bit, with the parts of nodes inside a level. Among places that agree in their 12 highest bits so
+    far it keeps only the best: later parts differ between them by less than 2^-11 of one node's
     variance. The places found are compared with their true variances, edges included.
     """
 
@@ -166,7 +166,7 @@ class LiftedCurve(Frozen, Curve):
     def at(self, ticks: Longs) -> Floats:
         """Return the variance of N at ticks (n,), within a relative 1e-12."""
         places = ticks + self._offset
-        # Level 0 is the total, a single node: inside and edge are the same.
+        # Level 0 is the total, a single node, so inside and edge are the same.
         total = (places / 2.0**self._levels) ** 2 * self._by_level[0][0]
         for level in range(1, self._levels + 1):
             total += self._part(level, places)
@@ -182,8 +182,8 @@ class LiftedCurve(Frozen, Curve):
         place = self._offset + 1
         after = self._offset + last + 1
         while place < after:
-            # The largest aligned block of 2^k places from here on that ends in range. Its places
-            # differ in their lowest k bits, of which `grids` has those that may be noisiest.
+            # The largest aligned block of 2^k places that begins here and ends in range. Its places
+            # differ in their lowest k bits; `grids` has the values of these that may be noisiest.
             k = min((place & -place).bit_length(), (after - place).bit_length()) - 1
             places.append(grids[k] + place)
             place += 1 << k
@@ -210,8 +210,9 @@ class LiftedCurve(Frozen, Curve):
     def _grids(self) -> list[Longs]:
         """Return, for k = 0..h, the values of p's lowest k bits that may be noisiest, ascending.
 
-        Up to k = 12 all values. From there on, of those that agree in their highest 12 bits, only
-        the one with most variance in levels 1..k: the class bounds what that misses.
+        Up to k = 12 these are all values. For larger k, of those that agree in their highest 12
+        bits only the one with most variance in levels 1..k is kept. The class bounds what that
+        misses.
         """
         bits = np.zeros(1, dtype=np.int64)
         variance = np.zeros(1)
@@ -221,10 +222,10 @@ class LiftedCurve(Frozen, Curve):
             u = bits / 2.0**level
             # The part of a level inside: a + b = 1.
             part = (np.minimum(u, 1 - u) - 1 / 8) ** 2 + ((1 - u) ** 2 + u**2) / 64
-            inside, _edge = self._by_level[level]
+            inside = self._by_level[level][0]
             variance = np.concatenate((variance, variance)) + part * inside
             if level > _KEPT_BITS:
-                # Entries 2 i and 2 i + 1 differ in the lowest of their highest 13 bits alone.
+                # Entries 2 i and 2 i + 1 differ only in the lowest of their highest 13 bits.
                 pairs = variance.reshape(-1, 2)
                 best = pairs.argmax(axis=1) + np.arange(0, len(variance), 2)
                 bits = bits[best]
@@ -241,12 +242,12 @@ class LiftedCurve(Frozen, Curve):
         squares = place * (place + 1) * (2 * place + 1) // 6
         total = self._by_level[0][0] * (squares / 4**self._levels)
         for level in range(1, self._levels + 1):
-            # Whole blocks, and the first places of the next one.
+            # Whole blocks, and `rest` places of the next one.
             width = 1 << level
             blocks, rest = divmod(place + 1, width)
             last = self._last(level)
             # Blocks 0, 1 and the last two use nodes at an edge, so they have sums of their own. All
-            # others have that of block 2.
+            # others have the sum of block 2.
             special = {k for k in (0, 1, last - 1, last) if 0 <= k < blocks}
             others = min(blocks, last + 1) - len(special)
             *sums, sum_of_others = self._block_sums(
@@ -257,7 +258,7 @@ class LiftedCurve(Frozen, Curve):
         return float(total)
 
     def _block_sums(self, level: int, k: Longs, n: int) -> Floats:
-        """Return, for blocks k (m,), the sum of a level's part of the variance over n first places.
+        """Return a level's part of the variance, summed over the first n places of blocks k (m,).
 
         In either half of a block the part is a quadratic function of the place. So its sum there
         follows from three values: at the first place, at the last, and halfway between them.
@@ -270,8 +271,8 @@ class LiftedCurve(Frozen, Curve):
                 continue
             three = np.array([[0], [(places - 1) / 2], [places - 1]])
             begin, middle, end = self._part(level, (k << level) + first + three)
-            # With x from -1 to 1 over these places it is middle + slope x + bend x^2. The mean of x
-            # is 0, and that of x^2 is this.
+            # With x from -1 to 1 over these places the part is middle + slope x + bend x^2. The
+            # mean of x is 0, and `square` is the mean of x^2.
             square = (places + 1) / (3 * (places - 1)) if places > 1 else 0.0
             bend = (begin + end) / 2 - middle
             total += places * (middle + bend * square)
@@ -301,7 +302,7 @@ class LiftedCounter(Counter):
     def __init__(
         self, horizon: int | None, rho_item: float, end_share: float | None = None
     ) -> None:
-        """Compute the variances of nodes for which all releases together cost `rho_item`."""
+        """Compute node variances for which all releases together cost `rho_item`."""
         super().__init__(horizon, rho_item)
         if end_share is not None and not 0 < end_share < 1:
             raise ValueError(
@@ -364,7 +365,7 @@ class LiftedCounter(Counter):
     def _largest_end(self) -> float:
         """Bound, for every number that a row keeps, the sum over nodes of |coefficient| sd.
 
-        `fixed_point` chooses from it a type that the numbers fit. They are N at the ends of blocks,
+        From it `fixed_point` chooses a type that the numbers fit. They are N at the ends of blocks,
         so at places up to 2^used.
         """
         # The total's (level 0) coefficient is p / 2^h.
@@ -441,10 +442,10 @@ class LiftedColumns(Columns):
 
     def __init__(self, counter: LiftedCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
-        # How many of r_1, r_2, ... The next one would be of use once in an epoch, when the highest
-        # level of these comes to its second block: rows then start from nothing.
+        # How many of r_1, r_2, ... a row keeps. The next one would be used once in an epoch, when
+        # the highest of these levels comes to its second block; rows then start from nothing.
         self._ends_kept = max(counter._used - 1, 0)
-        # With z_1 of the next two blocks.
+        # Also z_1 of the next two blocks.
         self._numbers_kept = self._ends_kept + 2
         # Scratch of `descend`: N at the left and right end of a block, or at the place.
         self._lefts_rights = np.empty((2, CHUNK_ROWS), dtype=np.int64)
@@ -498,22 +499,23 @@ class LiftedColumns(Columns):
             index, begin = divmod(row, CHUNK_ROWS)
             rows = min(at_once, last - row, CHUNK_ROWS - begin)
             state = self._state(index, begin + rows)[:, begin : begin + rows]
-            # With nothing to do the place is the right end of its block of level 1: N is r_1.
+            # With nothing to do, the place is the right end of its block of level 1, where N is
+            # r_1.
             noise: normal.Numbers = state[0]
             if len(plan.cells) or len(plan.steps):
                 part = tags[row - first : row - first + rows]
                 lefts = self._lefts_rights[0, :rows]
                 noise = self._lefts_rights[1, :rows]
                 words = self._words(plan.cells, part, row)
-                # All of the plan but its cells, whose words these are.
+                # The rest of the plan: `words` are those of its cells.
                 descend(words, normal.table(), *plan[1:], state, lefts, noise)
             self._round(noise, out[row : row + rows], row)
             row += rows
 
     def _state(self, index: int, rows: int) -> normal.Numbers:
-        """Return the numbers kept of a chunk of rows, (numbers, rows), with room for `rows`.
+        """Return the kept numbers of a chunk of rows, (numbers, rows), with room for `rows`.
 
-        `index` is the chunk's number: one that is known, or the next.
+        `index` is the number of a known chunk, or the next one.
         """
         if index == len(self._states):
             self._states.append(
@@ -541,8 +543,8 @@ def plan_between(
         levels: how many, from the finest on, have another block than at `since`.
         rise: the node by which N rises from 0 over the block above these levels; None if the state
             has N at its right end.
-        kept_levels: of how many levels, from the finest on, the state has the nodes of the next two
-            blocks.
+        kept_levels: for how many levels, from the finest on, the state has the nodes of the next
+            two blocks.
     """
     cells: dict[Cell, int] = {}
     steps = np.zeros((levels, 8), dtype=np.int64)
@@ -607,8 +609,9 @@ def _plan(counter: LiftedCounter, place: int, since: int | None) -> Plan:
 def weights(levels: int) -> tuple[list[tuple[Fraction, Fraction]], Fraction]:
     """Return the weights w (inside, edge) of levels 1..h, and the total's.
 
-    A node of weight w has the variance s2 / w. A search for the least error found the constants, in
-    1/40: 1 inside a level and `EDGE` at its edges, with factors for the finest and coarsest levels.
+    A node of weight w has the variance s2 / w. They are 1 inside a level and `EDGE` at its edges,
+    with factors for the finest and coarsest levels. A search for the least error found these
+    constants, in units of 1/40.
     """
     pairs = []
     for level in range(1, levels + 1):
@@ -663,13 +666,13 @@ def enter_left_half(
 ) -> None:
     """Move row i into the left half of its block of a level: the short way through `descend`.
 
-    Rows come from the block before, so `state[level]` has N at this block's left end, as the right
-    end of that one; it becomes N at this block's right end. `out` has N at the right end before
-    this level's turn. Then `lefts` and `out` have N at the two ends of the half. `node` and
-    `beside` are the numbers of the block's node and of the next block's.
+    Rows come from the block before, so `state[level]` has N at its right end, which is this block's
+    left end. It becomes N at this block's right end. On entry `out` has the level above's N at the
+    right end; on return `lefts` and `out` have N at the two ends of the half. `node` and `beside`
+    are the numbers of the block's node and of the next block's.
     """
     left = np.int64(state[level, i])
-    # An eighth of the two nodes beside an end is taken off it.
+    # An end is lowered by an eighth of the two nodes beside it.
     right = out[i] - ((node + beside) >> 3)
     lefts[i] = left
     # The half's right end is the block's middle.

@@ -103,8 +103,8 @@ _SAVED = (
 )
 MOST_LEVELS = len(_COSTS)
 
-# How many of the finest levels a cursor keeps nodes of, and the longest hop at which it meets their
-# blocks one after the other.
+# A cursor keeps nodes of this many of the finest levels, but of none at hops longer than this, at
+# which it would skip some of their blocks.
 KEPT_LEVELS = 2
 LONGEST_KEPT_HOP = 4
 
@@ -134,34 +134,35 @@ _KEPT_BITS = 14
 class LineCurve(Frozen, Curve):
     """The variance of one window's noise at some ticks, at the worst, and on average.
 
-    `by_level` is s2 of nodes of levels 1..L and of steps. Let s = t - W. The variance is the sum of
-    a part for each level: the squares of its nodes' coefficients in N(t) - N(b), times s2_j.
+    `by_level` has s2 of nodes of levels 1..L, then of steps. Let s = t - W. The variance is the sum
+    of a part for each level: the squares of its nodes' coefficients in N(t) - N(b), times s2_j.
 
     Period: level j's part depends on s mod 2^j, as u_j of both ends do, and their distance in
     blocks. (Where 2^j < g, b is a multiple of 2^(j+1), at least two blocks before t, and two ends
     at that distance share node K' + 1, of coefficient -u' / 8 = 0.) The part of steps depends on
     s mod 2^L. So the variance is periodic in 2^L ticks.
 
-    Worst tick: the search adds bit by bit to s, lowest first. Of the s that agree in their 14
+    Worst tick: the search extends s bit by bit, lowest first. Among values that agree in their 14
     highest bits so far it keeps only the one with most variance.
 
-    What that misses, `slack`: of two such s of l bits, both ends of the windows are less than
-    2^(l-14) ticks apart (b is rounded down to a bit that they share, or moves no more than s). Of
-    the later levels, the coefficients in N(t) are a vector that changes continuously with t, of
-    length below 2/5, at a rate of less than 51/50 for each 2^j ticks. So the part changes at a
-    rate of less than 2 (4/5) (2 * 51/50) < 4, times s2_j; and of steps by at most 2 (1 + 1) = 4.
+    What that misses (`slack`): for two such values of l bits, the ends of the windows are less than
+    2^(l-14) ticks apart, and so are their begins (b is rounded down to a bit that they share, or
+    moves no more than s). At a later level, the coefficients in N(t) are a vector that changes
+    continuously with t, of length below 2/5, at a rate of less than 51/50 for each 2^j ticks. So
+    the part changes at a rate of less than 2 (4/5) (2 * 51/50) < 4, times s2_j, and the part of
+    steps at a rate of at most 2 (1 + 1) = 4.
     """
 
     def __init__(self, by_level: Sequence[float], window: int, hop: int) -> None:
-        """Take s2 by level, 1..L and then steps, and the window's ticks and hop."""
+        """Take s2 of levels 1..L and then of steps, and the window and its hop in ticks."""
         self._by_level = tuple(by_level)
         self._levels = len(by_level) - 1
         self._window = window
         self._hop = hop
-        # The most variance that `candidates` can miss: see the class. Of the values of the lowest
-        # `bits` bits of s, from 15 on, `_grids` drops some that are less than 2^(bits - 14) ticks
-        # from one that it keeps. That has as much variance in levels up to `bits`; in each higher
-        # one it may have less, by less than 4 s2 / 2^level a tick (steps count as level L).
+        # The most variance that `candidates` can miss: see the class. With 15 or more `bits` of s,
+        # `_grids` drops values that are less than 2^(bits - 14) ticks from one that it keeps. The
+        # kept one has at least as much variance in levels up to `bits`. In each higher level it may
+        # have less, by less than 4 s2 / 2^level a tick (steps count as level L).
         self.slack = math.fsum(
             4 * s2 * 2.0 ** (bits - _KEPT_BITS - min(level, self._levels))
             for bits in range(_KEPT_BITS + 1, self._levels)
@@ -191,8 +192,8 @@ class LineCurve(Frozen, Curve):
         since = 1 - self._window
         after = since + last
         while since < after:
-            # The largest aligned block of 2^k ticks from here on that ends in range. The s in it
-            # differ in their lowest k bits, of which `grids` has those that may be noisiest.
+            # The largest aligned block of 2^k ticks that begins here and ends in range. The s in it
+            # differ in their lowest k bits; `grids` has the values of these that may be noisiest.
             k = (after - since).bit_length() - 1
             if since:
                 k = min(k, (since & -since).bit_length() - 1)
@@ -208,7 +209,7 @@ class LineCurve(Frozen, Curve):
     def mean(self, last: int) -> float:
         """Return the mean variance of the published integers over ticks 1..last.
 
-        Level by level, as a part is periodic: its sum over whole periods, and over the rest.
+        The part of a level is periodic, so add up whole periods and the rest, level by level.
         """
         sums = []
         for level in range(1, self._levels + 2):
@@ -248,12 +249,13 @@ class LineCurve(Frozen, Curve):
             return s2 * np.where(apart == 0, (u - v) ** 2, u**2 + (1 - v) ** 2)
         ends = coefficients_of(u)
         begins = coefficients_of(v)
-        # Nodes at an end are its block's and those beside it: three blocks apart, none is at both.
+        # A place has the nodes of its block and of those beside it. Three blocks apart, none is
+        # shared.
         if self._window >> width > 2:
             return s2 * sum((a**2 for a in (*ends, *begins)), np.zeros(len(since)))
         total = np.zeros(len(since))
-        # Both ends have nodes K - 1, K, K + 1 of their blocks K, here 0, 1, 2. The begin's are
-        # `apart` nodes before the end's: the end's is the begin's node i where apart = i - node.
+        # Both places have nodes K - 1, K, K + 1 of their blocks K, here 0, 1, 2. The begin's are
+        # `apart` nodes earlier, so the end's `node` is the begin's i where apart is i - node.
         for node, end in enumerate(ends):
             shared = np.zeros(len(since))
             for i in range(node, 3):
@@ -274,8 +276,9 @@ def coefficients_of(u: Floats) -> tuple[Floats, Floats, Floats]:
 def _grids(curve: LineCurve) -> tuple[Longs, ...]:
     """Return, for k = 0..L, the values of s mod 2^k at which the noise may be largest, ascending.
 
-    s = t - W. Up to k = 14 all values. From there on, of those that agree in their highest 14 bits,
-    only the one with most variance in levels 1..k: `LineCurve.slack` bounds what that misses.
+    s = t - W. Up to k = 14 these are all values. For larger k, of those that agree in their highest
+    14 bits only the one with most variance in levels 1..k is kept. `LineCurve.slack` bounds what
+    that misses.
     """
     since = np.zeros(1, dtype=np.int64)
     variance = np.zeros(1)
@@ -287,7 +290,7 @@ def _grids(curve: LineCurve) -> tuple[Longs, ...]:
             # Steps depend on as many bits as the highest level.
             variance += curve._part(level + 1, since)
         if level > _KEPT_BITS:
-            # Entries 2 i and 2 i + 1 differ in the lowest of their highest 15 bits alone.
+            # Entries 2 i and 2 i + 1 differ only in the lowest of their highest 15 bits.
             pairs = variance.reshape(-1, 2)
             best = pairs.argmax(axis=1) + np.arange(0, len(variance), 2)
             since = since[best]
@@ -320,7 +323,7 @@ class WindowCounter(Counter):
         rho_item: float,
     ) -> None:
         """Set the variances of nodes, s2 / w rounded up, and what follows from L."""
-        # Without a horizon: windows go on for ever.
+        # There is no horizon: windows go on forever.
         super().__init__(None, rho_item)
         self.window = window
         self.hop = hop
@@ -418,7 +421,7 @@ class LineCounter(WindowCounter):
     kind = "line"
 
     def __init__(self, shape: WindowShape, rho_item: float) -> None:
-        """Compute the variances of nodes with which all windows of the path cost `rho_item`."""
+        """Compute node variances for which all windows of the path together cost `rho_item`."""
         window, hop, levels, shortest = shape
         check_rho_item(rho_item)
         check_window(window, hop)
@@ -486,7 +489,7 @@ class LineColumns:
         self._counters = counters
         self._stream = stream
         self._end = Cursor(counters[0], stream, keeps_step=True)
-        # Of short windows the cursor at t has been at their begin: see `PastBegin`.
+        # The cursor at t has been at the begin of a short window: see `PastBegin`.
         self._begins = [
             PastBegin(counter, stream, self._end)
             if counter.hop == 1 and counter.window <= LONGEST_PAST
@@ -530,9 +533,9 @@ class LineColumns:
                 undecided[i] += self._round(cursor, noise, row)
         self._rows_before = rows
         for i, counter in enumerate(self._counters):
-            # Of inexact rows a call that failed may have left some, and this one may be of fewer.
+            # A failed call may have left inexact rows that this call does not have.
             exact = {*undecided[i], *(row for row in self._inexact(i) if row < rows)}
-            # Units, which `reals` asks for, are left as they are: it draws inexact rows itself.
+            # `reals` asks for units, which stay as they are: it draws inexact rows itself.
             if exact and self._rounds:
                 numbers = np.array(sorted(exact), dtype=np.int64)
                 out[i, numbers] = counter.draw(self._stream, t, tags[numbers])
@@ -541,8 +544,8 @@ class LineColumns:
     def reals(self, t: int, tags: Tags) -> tuple[Floats, ...]:
         """Return the noise of every row before rounding, by window, (n,) each.
 
-        Ranks add it up over nodes, and round only then. It is off by at most the error of the
-        cache. From the first call on, `at` returns units of 2^-point: a cache serves either `at` or
+        Ranks add it up over nodes before they round. It is off by at most the error of the cache.
+        After the first call `at` returns units of 2^-point, so a cache serves either `at` or
         `reals`.
         """
         self._rounds = False
@@ -564,8 +567,8 @@ class LineColumns:
         """
         ends = self._end.noise[: len(out)]
         begins = begin.noise[: len(out)]
-        # Each is relative to the begin of its block; in two blocks these are a step apart. (In
-        # place: the cursor sets its noise anew for every chunk.)
+        # Each is relative to the begin of its block, and begins of adjacent blocks are a step
+        # apart. (Subtract in place, as the cursor computes its noise again for every chunk.)
         if begin.block < self._end.block:
             begins -= self._end.step_before(row, len(out))
         if not self._rounds:
@@ -605,9 +608,9 @@ class Cursor:
         self._levels = counter.levels
         # At hops of many ticks the finest levels skip blocks: their nodes are drawn each time.
         self._kept_levels = KEPT_LEVELS if hop <= LONGEST_KEPT_HOP else 0
-        # A row's numbers, r_j and ends relative to N_L at the begin of its block of 2^L places. For
-        # `descend`: r_1..r_L, the end of that block (its step), and by kept level the nodes of the
-        # next two blocks. Last, with `keeps_step`, the step of the block before.
+        # A row's numbers, N relative to N_L at the begin of its block of 2^L places. First those
+        # for `descend`: r_1..r_L, N at the end of that block (its step), and by kept level the
+        # nodes of the next two blocks. Last, with `keeps_step`, the step of the block before.
         self._numbers_descended = counter.levels + 1 + 2 * self._kept_levels
         self._numbers_kept = self._numbers_descended + keeps_step
         # By chunk of rows: (numbers kept, rows).
@@ -617,7 +620,7 @@ class Cursor:
         self._since = 0
         # Whether a block of 2^L places begins between them.
         self._enters = False
-        # How many rows, the first ones, can be moved on from the one before.
+        # How many of the first rows can be moved on from the place before.
         self._rows_before = 0
         # Rows whose noise is wrong, as a word was raised, and the place from which it is right.
         self.inexact: dict[int, int] = {}
@@ -643,16 +646,16 @@ class Cursor:
         last_block = self.block
         self._since = self._place
         self._place = next_place
-        # Rows cannot go back. Asked for the same place again, they have N, as r_1, if it is even.
+        # Rows cannot go back. At the same place again they have N, as r_1, if it is even.
         can_go_on = next_place > self._since or (
             next_place == self._since and not next_place & 1
         )
-        # Nor can rows skip a block, whose step they have not: they start from nothing.
+        # Nor can they skip a block, as they lack its step. Then they start from nothing.
         if not can_go_on or self.block - last_block > 1:
             rows_before = 0
         self._enters = self.block > last_block
         self._rows_before = rows_before
-        # Rows that start from nothing are right again, and so are those past their place.
+        # Rows that start from nothing are exact again, and so are those past their `until`.
         self.inexact = {
             row: until
             for row, until in self.inexact.items()
@@ -698,22 +701,22 @@ class Cursor:
         return np.empty((self._numbers_kept, 0), dtype=self._counter.fixed.dtype)
 
     def _enter(self, state: Numbers) -> None:
-        """Make the numbers kept of rows, `state` (numbers, n), relative to the next block of 2^L.
+        """Make the kept numbers of rows, `state` (numbers, n), relative to the next block of 2^L.
 
-        That block begins where the one that rows leave ends: a step further on the path.
+        It begins where the block that rows leave ends, a step further on the path.
         """
-        # Behind r_1..r_L: the end of the block that rows leave, relative to its begin. `descend`
-        # will write that of the next block in its place.
+        # After r_1..r_L comes N at the end of the block that rows leave. `descend` will overwrite
+        # it with that of the next block.
         step = state[self._levels]
         if self._keeps_step:
             state[-1] = step
         state[: self._levels] -= step
 
     def _draw_step(self, tags: Tags, state: Numbers, first: int, row: int) -> None:
-        """Draw the step of the block before, for new rows: those of a chunk from `first` on."""
+        """Draw the step of the block before for new rows, those of a chunk from `first` on."""
         level = self._levels + 1
         k = self.block - 1
-        # Of one cell, half k mod 2 of which is this node.
+        # The words of one cell; this node is its half k mod 2.
         words = self._words(cells_of([(level, k >> 1)]), tags[first:], row + first)[0]
         steps = state[-1, first : len(tags)]
         steps[:] = 0
@@ -738,14 +741,14 @@ class Cursor:
         if not len(plan.steps):
             self.noise[first:last] = state[0, first:last]
             return
-        # Without the step of the block before.
+        # All but the step of the block before.
         numbers = state[: self._numbers_descended]
         # So many rows have CHUNK_ROWS words together, the most that are drawn in one call.
         at_once = CHUNK_ROWS // max(len(plan.cells), 1)
         for begin in range(first, last, at_once):
             end = min(begin + at_once, last)
             words = self._words(plan.cells, tags[begin:end], row + begin)
-            # All of the plan but its cells, whose words these are.
+            # The rest of the plan: `words` are those of its cells.
             descend(
                 words,
                 normal.table(),
@@ -758,8 +761,8 @@ class Cursor:
     def _words(self, cells: Words, tags: Tags, row: int) -> Words:
         """Return words (cells, n, 2), at most CHUNK_ROWS, of rows from `row` on.
 
-        Words too small for `rough` are raised, which makes N wrong: their rows are `inexact` until
-        the place from which on the nodes of these words have no part in N.
+        Words too small for `rough` are raised, which makes N wrong. Their rows are `inexact` until
+        the place where the nodes of these words no longer have a part in N.
         """
         words = self._stream.chunk(tags, cells)
         raised = raise_small(words, self._raised)
@@ -767,8 +770,8 @@ class Cursor:
             cell, i = divmod(number, len(tags))
             # A cell is (level, k >> 1); steps, of level L + 1, have the blocks of level L.
             level = min(int(cells[cell, 0]), self._levels)
-            # Of the place's block k, nodes up to k + 2 are drawn. A node has a part in its own
-            # block and those beside it: node k + 2 has none from the begin of block k + 4 on.
+            # In the place's block k, nodes up to k + 2 are drawn. A node has a part in its own
+            # block and those beside it, so node k + 2 has none from the begin of block k + 4 on.
             k = (self._place - 1) >> level
             until = (k + 4) << level
             self.inexact[row + i] = max(self.inexact.get(row + i, 0), until)
@@ -779,8 +782,8 @@ class PastBegin:
     """The begin of a short window: the place at which the cursor at t was W ticks ago.
 
     It keeps the noise that this cursor had in the last W ticks, in place of numbers to descend by.
-    Younger rows have a cursor of their own, until they have been there for W ticks. At every tick
-    it is used like a `Cursor`, after the cursor at t has moved.
+    Younger rows have a cursor of their own, until they have been there for W ticks. Use it like a
+    `Cursor`, at every tick, after the cursor at t has moved.
     """
 
     def __init__(
@@ -790,17 +793,17 @@ class PastBegin:
         self._end = end
         self._window = counter.window
         self._dtype = counter.fixed.dtype
-        # It moves the rows without kept noise at the place, which are the last ones.
+        # The cursor of the last rows, those without kept noise at the place.
         self._young = Cursor(counter, stream)
-        # A ring of W slots; a place is in slot place mod W. By slot: the place, and how many rows,
-        # the first ones, have noise there.
+        # A ring of W slots, with a place in slot place mod W. By slot: the place, and how many of
+        # the first rows have noise there.
         self._places = [0] * counter.window
         self._rows_at = [0] * counter.window
         # By chunk of rows: the kept noise, (slots, rows).
         self._past: list[Numbers] = []
-        # How many rows, the first ones, have kept noise at the place.
+        # How many of the first rows have kept noise at the place.
         self._known = 0
-        # That of the place, and of the cursor at t: they are W apart.
+        # The slot of the place, and of the cursor at t, which are W apart.
         self._slot = 0
         # Rows whose kept noise is wrong, as a word was raised, and the place up to which it is.
         self._past_inexact: dict[int, int] = {}
@@ -820,18 +823,18 @@ class PastBegin:
         return {*self._past_inexact, *self._young.inexact}
 
     def set_place(self, next_place: int, rows_before: int) -> None:
-        """Set the place that `move_chunk` brings rows to, and see which rows have noise kept there.
+        """Set the place that `move_chunk` brings rows to, and find the rows with noise kept there.
 
         The first `rows_before` rows are at the place set before; others have no state.
         """
         slot = next_place % self._window
-        # Known: with noise kept at the place. The others, behind them, are the young cursor's.
+        # Known rows have noise kept at the place. The young cursor moves the others, behind them.
         known_before = self._known
         self._known = 0
         if self._places[slot] == next_place:
             self._known = min(self._rows_at[slot], rows_before)
-        # The young cursor has not moved the rows that were known before. Where some of them are not
-        # known any more, it cannot go on with these: it draws all from nothing.
+        # The young cursor has not moved the rows that were known before. If some of them are no
+        # longer known, it cannot go on with these, and draws all from nothing.
         can_go_on = self._known >= known_before
         self._young.set_place(next_place, rows_before if can_go_on else 0)
         self._past_inexact = {
@@ -839,17 +842,17 @@ class PastBegin:
             for row, until in self._past_inexact.items()
             if until > next_place
         }
-        # `move_chunk` reads the noise at the place from its slot, and replaces it by that at t, a
+        # `move_chunk` reads the noise at the place from its slot, and replaces it with that at t, a
         # window later.
         self._slot = slot
         self._places[slot] = next_place + self._window
         self._rows_at[slot] = 0
 
     def move_chunk(self, tags: Tags, row: int) -> None:
-        """Bring a chunk of rows, the first of which is `row`, to the place: set `noise`.
+        """Bring a chunk of rows, which begins at `row`, to the place, and set `noise`.
 
-        Known rows, the first ones, have it in the slot; the young cursor moves the others. Then the
-        slot gets the noise of the cursor at t, for the tick at which the window begins there.
+        For known rows, the first ones, it is in the slot; the young cursor moves the others. Then
+        the slot gets the noise of the cursor at t, for the tick at which the window begins there.
         """
         rows = len(tags)
         known = min(max(self._known - row, 0), rows)
@@ -863,7 +866,7 @@ class PastBegin:
             self._young.move_chunk(tags, row, known)
             self.noise[known:rows] = self._young.noise[known:rows]
         else:
-            # The young cursor is not asked for these rows again: its numbers of them can go.
+            # The young cursor is not asked for these rows again, so drop its numbers.
             self._young.forget(row)
         past[:] = self._end.noise[:rows]
         self._rows_at[self._slot] = row + rows
@@ -941,8 +944,8 @@ def shapes_of(windows: Sequence[int], hops: Sequence[int]) -> tuple[WindowShape,
 def weights(levels: int, shortest: int | None) -> list[Fraction]:
     """Return the weights w of levels 1..L and of steps; a node of weight w has variance s2 / w.
 
-    A search for little noise found the factors. With a `shortest` window (see the module) steps and
-    levels j with 2^j > 2 * shortest weigh less, which leaves more to the levels that it uses.
+    A search for little noise found the factors. With a `shortest` window (see the module), steps
+    and levels j with 2^j > 2 * shortest weigh less, which leaves more for the levels that it uses.
     """
     by_level = []
     for level in range(1, levels + 1):
@@ -959,7 +962,7 @@ def weights(levels: int, shortest: int | None) -> list[Fraction]:
 def cost_of(levels: int, shortest: int | None) -> Fraction:
     """Return S: the sum of w_v C[v, t]^2 over all nodes is at most this, at every tick.
 
-    Tabled for the weights of one window, and less where `weights` scales some of them.
+    The table is for the weights of one window. Where `weights` scales some of them, S is less.
     """
     cost = _COSTS[levels - 1]
     if shortest is not None:
@@ -974,10 +977,10 @@ def overlap_of(levels: int, shortest: int | None, period: int) -> Fraction:
     """Return F: what one user does in n periods costs at most min(n, F) n times one period's bound.
 
     `period` is its length in ticks. Events of different periods cost more together where they shift
-    the same nodes. F adds up by how much, for every second period: events of periods q and q + 2 i
+    the same nodes. F adds up by how much, over every second period. Events of periods q and q + 2 i
     are more than (2 i - 1) `period` ticks apart, and share at most what nodes of all levels allow
-    at that distance: products of their coefficients, tabled by eighths of 2^j ticks for level j
-    (docs/decisions/0036-windows-without-epochs.md, T7).
+    at that distance. That is given by products of their coefficients, tabled by eighths of 2^j
+    ticks for level j (docs/decisions/0036-windows-without-epochs.md, T7).
     """
     by_level = weights(levels, shortest)
     shared = Fraction(0)
@@ -988,5 +991,5 @@ def overlap_of(levels: int, shortest: int | None, period: int) -> Fraction:
             eighths = _EIGHTHS * distance >> min(level, levels)
             if eighths < len(products):
                 shared += weight * Fraction(products[eighths], 4096)
-    # 2 (1 + 2 shared / S): 2 for even and for odd periods, and 2 for those before and after one.
+    # 2 (1 + 2 shared / S): one 2 for even and odd periods, one for those before and after.
     return 2 + 4 * shared / cost_of(levels, shortest)

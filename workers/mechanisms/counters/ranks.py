@@ -76,8 +76,8 @@ _PAIRS = (
 
 # By how much floats may be off: see the module, Rounding.
 _FLOATS = 2.0**-43
-# In a stream key's tag, xored with this for value node (level, k): a bit that is in no counter's
-# cells, nor in those of sums, so no row shares words with other noise; then level and k.
+# The row of a value node (level, k) has the stream key's tag, xored with this bit, the level and k.
+# No cell of a counter or of sums has the bit, so no row shares words with other noise.
 _VALUES = 1 << 57
 _LEVEL_SHIFT = 40
 _NODE_SHIFT = 16
@@ -98,8 +98,8 @@ class Ranks(Frozen):
         # By level, from 0, the buckets, on: how many blocks begin before place B.
         blocks = [-(-buckets >> level) for level in range(self.levels + 1)]
         self._blocks = tuple(blocks)
-        # By level, from 1 on: how many nodes have a part in these places: those of the level's
-        # blocks, and of the one behind them if there is one.
+        # By level, from 1 on: how many nodes have a part in these places. They are those of the
+        # level's blocks, and of the next block if there is one.
         self._rows = tuple(
             min(1 << (self.levels - level), blocks[level] + 1)
             for level in range(1, self.levels + 1)
@@ -111,8 +111,7 @@ class Ranks(Frozen):
         self.nodes = tuple(nodes)
         # The row of each node.
         self.numbers = MappingProxyType({node: row for row, node in enumerate(nodes)})
-        # With these a stream key's tag, two words, is xored to name a node's row: distinct first
-        # words with a bit that no cell of a counter has.
+        # A node's row has the stream key's tag, two words, xored with one of these: see `_VALUES`.
         cells = [
             (_VALUES | level << _LEVEL_SHIFT | k << _NODE_SHIFT, 0)
             for level, k in nodes
@@ -122,7 +121,7 @@ class Ranks(Frozen):
         self.scales = read_only(
             np.array([float(root_of(1 / self.weight(node))) for node in nodes])
         )
-        # A bucket is the difference of the ranks at its ends: the largest variance of one.
+        # The largest variance of a bucket, which is the difference of the ranks at its ends.
         places = np.arange(buckets + 1)
         variances = self.covariance(places, places)
         beside = self.covariance(places[1:], places[:-1])
@@ -208,10 +207,10 @@ class Ranks(Frozen):
             first = stop - self._rows[level - 1]
             nodes = rows[:, first:stop]
             stop = first
-            # The sum of the nodes beside end K, the left one of block K: nodes K - 1 and K. Nothing
-            # is taken off the very first end, nor off the level's very last. (Behind the last of
-            # `blocks` there is a node unless it is the level's last block: `inner` counts the ends
-            # between two nodes.)
+            # For end K, the left one of block K: the sum of the nodes beside it, K - 1 and K. The
+            # level's very first and very last ends are not lowered. (`inner` counts the ends
+            # between two nodes. The last of `blocks` has a node after it, unless it is the level's
+            # last block.)
             beside = np.zeros((keys, blocks + 1))
             inner = nodes.shape[1] - 1
             beside[:, 1 : inner + 1] = nodes[:, :inner] + nodes[:, 1:]
@@ -228,7 +227,7 @@ class Ranks(Frozen):
 
         That is the sum over all value nodes q of b_q(place) b_q(other) / w_q.
         """
-        of_total, _same = self._weights[0]
+        of_total = self._weights[0][0]
         total = places / 2.0**self.levels * (others / 2.0**self.levels)
         total = total / float(of_total)
         for level in range(1, self.levels + 1):
@@ -250,10 +249,10 @@ class Ranks(Frozen):
     def _amplification(self) -> float:
         """Return a bound on A: every node counts with the least weight of its level."""
         places = np.arange(1, self.buckets + 1)
-        of_total, _same = self._weights[0]
+        of_total = self._weights[0][0]
         sums = places / 2.0**self.levels / math.sqrt(of_total)
         for level in range(1, self.levels + 1):
-            _blocks, factors = lifted.coefficients_at(places, level, self.levels)
+            factors = lifted.coefficients_at(places, level, self.levels)[1]
             least = float(min(self._weights[level]))
             sums = sums + sum(map(np.abs, factors)) / math.sqrt(least)
         return float(sums.max()) * (1 + 2.0**-40)
@@ -274,10 +273,9 @@ def weights(levels: int) -> tuple[tuple[Fraction, Fraction], ...]:
     They are those of `lifted`, but for the total and the edges of the two finest levels.
     """
     total = Fraction(TOTAL, 40)
-    pairs, _total = lifted.weights(levels)
+    pairs = lifted.weights(levels)[0]
     for i, edge in enumerate(FINEST_EDGE[:levels]):
-        inside, _edge = pairs[i]
-        pairs[i] = (inside, Fraction(edge, 40))
+        pairs[i] = (pairs[i][0], Fraction(edge, 40))
     return ((total, total), *pairs)
 
 
@@ -329,7 +327,7 @@ class Ranked(Counter):
         if not since:
             return self.sd(t)
         variance = float(self.difference_variance(t, since)) * self.ranks.of_bucket
-        # A bucket has two rounded ends, at each of two ticks; rounding adds `ROUNDING`, 1/12.
+        # A bucket has two rounded ends at each of two ticks; rounding each adds `ROUNDING`, 1/12.
         return math.sqrt(variance + 4 * ROUNDING)
 
     def worst_variance(self) -> float:
@@ -341,7 +339,7 @@ class Ranked(Counter):
     def exact_place(self, stream: NoiseStream, t: int, tag: Tags, position: int) -> int:
         """Return the rounded noise of the rank at a place, floor(N(t, p) + 1/2), exactly.
 
-        Like `Counter.exact`: from more and more words of the nodes of one stream key, tag (1, 2),
+        As in `Counter.exact`, use more and more words of the nodes of one stream key, tag (1, 2),
         until both ends of an interval around N(t, p) round to the same number.
         """
         ranks = self.ranks
@@ -382,7 +380,7 @@ class RankedLifted(Ranked, LiftedCounter):
     ) -> None:
         """Make the rows' counter so that a bucket costs at most `rho_item`."""
         self.ranks = ranks
-        # What one row may cost: a bucket changes several.
+        # What one row may cost: a bucket changes several rows.
         rho_row = ranks.rho_of_row(rho_item)
         super().__init__(horizon, rho_row, end_share)
         # In place of the cost of a row, which the base class has set.
@@ -395,7 +393,7 @@ class RankedLine(Ranked, LineCounter):
     def __init__(self, ranks: Ranks, shape: WindowShape, rho_item: float) -> None:
         """Make the rows' counter so that a bucket costs at most `rho_item`."""
         self.ranks = ranks
-        # What one row may cost: a bucket changes several.
+        # What one row may cost: a bucket changes several rows.
         rho_row = ranks.rho_of_row(rho_item)
         super().__init__(shape, rho_row)
         # In place of the cost of a row, which the base class has set.
@@ -450,7 +448,7 @@ class RankColumns:
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes of a bucket: its share of those of its stream key's rows."""
+        """Bytes a bucket: its share of the bytes of its stream key's rows."""
         rows = len(self._ranks.nodes)
         return -(-self._rows.bytes_per_row * rows // self._ranks.buckets)
 
@@ -461,7 +459,7 @@ class RankColumns:
     def windows(self, t: int, key_tags: Tags) -> tuple[Longs, ...]:
         """Return the noise of every bucket by window, (keys B,); `key_tags` (keys, 2) only grow."""
         rows = len(self._ranks.nodes)
-        # Stream keys are only added: as many as before are the same.
+        # Stream keys are only ever added, so the same number means the same keys.
         known_keys = len(self._tags) // rows
         if len(key_tags) != known_keys:
             self._tags = self._ranks.tags(key_tags)
@@ -504,8 +502,8 @@ class RankColumns:
     def _draw(self, counter: Ranked, t: int, tag: Tags, places: list[int]) -> list[int]:
         """Return the rounded noise of the ranks at some places of one stream key, tag (1, 2).
 
-        For the places that `_bucket_noise` leaves undecided. Without the cache: in floats, and
-        where these do not decide either, exactly.
+        They are the places that `_bucket_noise` leaves undecided. Draws without the cache: in
+        floats, and exactly where floats do not decide either.
         """
         ranks = self._ranks
         of_places = [_rows_of(ranks.buckets, position) for position in places]

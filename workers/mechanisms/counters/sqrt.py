@@ -57,7 +57,7 @@ from workers.runtime.frozen import memoized, read_only
 LEVEL = 1 << 8
 # Bits of f' behind the point.
 _BITS = 90
-# N is summed up in parts of so many ticks and rows.
+# N is summed up in parts of at most this many ticks and rows.
 _PART_TICKS = 1024
 _PART_ROWS = 2048
 
@@ -242,10 +242,10 @@ def _factors(horizon: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _squares_of_differences(horizon: int, apart: int) -> tuple[int, ...]:
     """Return sum 2^180 (f'_k - f'_(k - apart))^2 over apart <= k < apart + s, for s = 1, 2, ...
 
-    Times the variance of a node, and 2^-180, that is what the nodes of ticks 1..s add to the
+    Multiplied by 2^-180 and the variance of a node, this is what the nodes of ticks 1..s add to the
     variance of N(s + apart) - N(s). The last s is `horizon` - `apart`.
     """
-    column, _squares = _factors(horizon)
+    column = _factors(horizon)[0]
     steps = zip(column[apart:], column, strict=False)
     return tuple(
         itertools.accumulate((later - earlier) ** 2 for later, earlier in steps)

@@ -71,7 +71,7 @@ class TreeCounter(Counter):
     def __init__(
         self, horizon: int | None, rho_item: float, radix: int | None = None
     ) -> None:
-        """Compute the variances of blocks with which all releases cost `rho_item`; None is r*."""
+        """Compute block variances for which all releases cost `rho_item`; radix None is r*."""
         super().__init__(horizon, rho_item)
         if radix is not None and radix < 2:
             raise ValueError(f"radix = {radix}: must be at least 2")
@@ -145,9 +145,9 @@ class TreeColumns(Columns):
         levels = range(counter._tree.levels)
         self._columns = [np.empty(0, dtype=counter.fixed.dtype) for _ in levels]
         self._numbers_kept = len(levels)
-        # Of the levels that the last tick named: their blocks in the sums, (first, last + 1).
+        # By level that the last tick named: its blocks in the sums, (first, last + 1).
         self._summed: dict[int, tuple[int, int]] = {}
-        # How many rows, the first ones, have these sums.
+        # How many of the first rows have these sums.
         self._rows_before = 0
 
     def at(self, t: int, tags: Tags) -> Longs:
@@ -167,7 +167,7 @@ class TreeColumns(Columns):
             above: normal.Numbers | None = None
             for level, first, stop in blocks:
                 column = self._columns[level]
-                # None, which is no block, where the last tick did not name the level.
+                # If the last tick did not name the level, None equals no block.
                 summed_first, summed_stop = summed.get(level, (None, 0))
                 # Rows before `middle` have a sum that lacks only the latest blocks. No row has one
                 # if the levels above had other blocks (`first` tells), or this level had more.
@@ -282,8 +282,8 @@ def best_radix(horizon: int, power: int = 2) -> int:
     """
     candidates = []
     for digits in range(1, horizon.bit_length() + 1):
-        # The smallest base with so many digits, radix^digits > horizon, is the best of them. Before
-        # it are all bases from 2 on whose power is at most the horizon.
+        # The best base for a number of digits is the smallest with radix^digits > horizon: the
+        # first after the bases with a power of at most the horizon.
         radix = 2 + bisect_right(
             range(2, horizon + 1), horizon, key=partial(pow, exp=digits)
         )

@@ -154,7 +154,7 @@ def rank_of(item: int, slot_bits: int) -> int:
 def is_of_tick(rank: int, slot_bits: int) -> bool:
     """Return whether a counter with this rank holds an item of this tick (see `Counters`).
 
-    If so its lowest `slot_bits` are ones, and the bits above are the item.
+    If so, the rank's lowest `slot_bits` are ones, and the bits above are the item.
     """
     ones = (1 << slot_bits) - 1
     return rank & ones == ones
@@ -198,7 +198,7 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
     ranks = counters.ranks
     held_bits = counters.held
     k = len(heights)
-    # A power of two: a list of the wheel for each height up to k.
+    # The wheel has a list for each height up to k, rounded up to a power of two.
     buckets = 64
     while buckets < k:
         buckets *= 2
@@ -214,8 +214,8 @@ def feed_rounds(rounds: Bits, counters: Counters) -> int:
     for number in range(len(rounds)):
         items = rounds[number]
         all_lowered = False  # whether this round has decremented before
-        # Whether those of `zeros` that stay at the next decrement are in order: if this round has
-        # replaced them all, as its items ascend.
+        # Whether those of `zeros` that stay at the next decrement are in order. They are if this
+        # round has replaced all of them, as its items ascend.
         in_order = False
         fed = False  # whether `rest_of_round` fed the rest
         for word in range(len(items)):
@@ -604,8 +604,7 @@ def raise_floor(floor: int, heights: Integers, ends: Places, next_slot: Places) 
     (lists, 2) has the first and the last counter of each list, the first -1 if it is empty, and
     `next_slot` (k,) the one after each counter.
     """
-    # Lists before `number` stay empty until list 0 has counters: what is not put there belongs in
-    # later lists.
+    # Lists before `number` stay empty until list 0 has counters: others belong in later lists.
     number = 0
     while ends[0, 0] < 0:
         # Some list has counters.
@@ -616,8 +615,8 @@ def raise_floor(floor: int, heights: Integers, ends: Places, next_slot: Places) 
         while slot >= 0:
             lowest = min(lowest, heights[slot])
             slot = next_slot[slot]
-        # Lists ascend: the lowest of this one is the lowest of all. Unless hits raised all of its
-        # counters: then they differ from the floor in a higher bit, and belong in later lists.
+        # Lists ascend, so the lowest of this one is the lowest of all, unless hits raised all of
+        # its counters. Then they differ from the floor in a higher bit, and belong in later lists.
         if (lowest ^ floor) >> (number - 1) == 1:
             floor = lowest
         slot = ends[number, 0]

@@ -150,7 +150,7 @@ def largest_parts(
 
 def _largest(counts: Longs, labels: Sequence[bytes], k: int) -> Rows:
     """Return the places of the k largest counts, in no order; ties go to the lower label."""
-    # No labels: no k-th largest count.
+    # Without labels there is no k-th largest count.
     if not k:
         return np.empty(0, dtype=np.int64)
     least = kth_largest(counts, k)
@@ -190,7 +190,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
         needs_end=True,
         may_be_pure=True,
     )
-    # "pure" alone has a declared domain (`lists_labels`).
+    # Only "pure" has a declared domain (`lists_labels`).
     decides_domain = "release"
 
     size: Size
@@ -219,7 +219,7 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
     @property
     def pays(self) -> str:
-        """Return when a plan advises it rather than plain counters, after its name."""
+        """Return when it is better than plain counters, as a plan says after its name."""
         if self.pure:
             return "pays where epsilon must be a pure one"
         return "pays where there is no memory for every item"
@@ -275,11 +275,11 @@ class MisraGries(Budgeted):
     config: MisraGriesConfig
     # Set by `_calibrate`: the variance of the noise on a count of one cell.
     cell_variance: float
-    # The variance of rounding what is published.
+    # The variance that rounding adds to published counts.
     rounding = 0.0
-    # Of the tables that the noise of a counter is drawn from.
+    # The version of the tables that a counter's noise is drawn from.
     _table_version = gaussian.TABLE_VERSION
-    # Whether all counters of a cell have a noise value together (eta), beside their own (Z).
+    # Whether all counters of a cell share a noise value (eta), beside their own (Z).
     _has_eta = False
 
     @classmethod
@@ -294,7 +294,7 @@ class MisraGries(Budgeted):
         return kinds.get(config.release, MisraGries)(config, unit)
 
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
-        # Not that of `Budgeted`, which splits the budget: each `_calibrate` has its own split.
+        # Skip `Budgeted`, which splits the budget: each `_calibrate` has its own split.
         Mechanism.__init__(self, config, unit)
         adds_epsilons = config.release in ("pure", "pmg_laplace")
         best = best_radix(config.ticks, power=3 if adds_epsilons else 2)
@@ -312,9 +312,9 @@ class MisraGries(Budgeted):
         self._has_eta = config.release == "pmg"
         noises = 1 + self._has_eta
         # Of one cell: squared l2 sensitivity, e (`exposed`), c_max (`largest`), and how many noise
-        # values are added to another count if the input is a neighbour (`concerned`).
+        # values are added to a different count for a neighbouring input (`concerned`).
         if self._has_eta:
-            # m of the module, which c_max is too.
+            # c_max, which here is m of the module.
             largest = config.max_items * config.max_count
             squared = largest**2
             exposed = 4 * largest
@@ -334,7 +334,7 @@ class MisraGries(Budgeted):
         rho = float_up(total / (2 * self.sigma_squared))
         self._set_cost(rho, table.tv, times=levels * concerned)
         self.cell_variance = float(self.sigma_squared) * noises
-        # Of one exposed counter. The factors near 1 exceed the errors of the floats here.
+        # For one exposed counter. The factors near 1 exceed the errors of the floats here.
         delta = self.delta_discovery / (levels * exposed) * INWARD
         # x with P(noise >= x) <= delta: exact where cheap, else from the sub-Gaussian bound.
         quantile = gaussian.upper_quantile(self.sigma_squared, noises, delta)
@@ -394,8 +394,9 @@ class MisraGries(Budgeted):
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
         """Bound the error of every count; an unpublished item counts as 0.
 
-        A count is too low by what sketches leave out, and in each block by the threshold and the
-        block's noise; too high by the noise of those blocks that show the item: any subset.
+        A count may be too low by what sketches leave out and, in each block, by the threshold and
+        the block's noise. It may be too high by the noise of the blocks that show the item, which
+        may be any subset.
         """
         size = self.config.size
         releases = self._ticks(data)
@@ -413,7 +414,7 @@ class MisraGries(Budgeted):
 
     def _error(self, lost: float, used: int, values: float, beta: float) -> float:
         """Bound the errors of `values` sums of `used` blocks, where sketches leave out `lost`."""
-        # Of a block's noise: Z, and eta if there is one.
+        # A block's noise is Z, and eta if there is one.
         variance = (1 + self._has_eta) * float(self.sigma_squared)
         # Only "pure", which has bounds of its own, is without a threshold.
         low = lost + used * (self._threshold or 0)
@@ -422,9 +423,9 @@ class MisraGries(Budgeted):
 
     def sketch_bytes(self, label: int) -> SketchBytes:
         """Return the memory for labels of `label` bytes: counters, released counts and a domain."""
-        counter = _TAG + _COUNT + 8 + label  # 8: of the label's end offset
+        counter = _TAG + _COUNT + 8 + label  # 8 for the label's end offset
         shown = _DICT_ENTRY + _BYTES_OBJECT + label + _INT_OBJECT
-        on_disk = _TAG + _COUNT + 2 + label  # 2: of its length
+        on_disk = _TAG + _COUNT + 2 + label  # 2 for its length
         counters = self.counters_max
         released = self.blocks().most_blocks * self.config.size
         declared = len(self._domain)  # with release = "pure"
@@ -466,7 +467,7 @@ class MisraGries(Budgeted):
         tick = tick_rows(contributions)
         for key, rows in rows_by_key(tick.keys):
             tags = tick.tags.take(rows, axis=0)
-            # Labels are those of the whole tick: `rows` are their indices.
+            # Labels are those of the whole tick, and `rows` are indices of them.
             self._feed(
                 state, key, levels, batch(tags, tick.labels, tick.counts[rows], rows)
             )
@@ -493,7 +494,7 @@ class MisraGries(Budgeted):
         if self._has_eta:
             feed(sketches, items)
             return
-        # That of "merge" and "pamg" is for ticks that are merged in.
+        # The noise of "merge" and "pamg" is proved for ticks that are merged in.
         for sketch in sketches:
             sketch.add(items)
 
@@ -509,7 +510,7 @@ class MisraGries(Budgeted):
 
         `complete` is its sketch; None: it had no items.
         """
-        # Without a threshold is only "pure", which has a `_release` of its own.
+        # Only "pure", which has a `_release` of its own, is without a threshold.
         if complete is None or not len(complete.counts) or self._threshold is None:
             return
         noisy = complete.counts + noise.at(t, complete.tags)
@@ -594,7 +595,7 @@ class PureMisraGries(MisraGries):
         config = self.config
         levels = self.tree.levels
         size = config.size
-        # Not None: checked by the settings.
+        # Never None: the settings require it.
         epsilon = config.epsilon or 0.0
         together = config.max_items * config.max_count
         # l1 sensitivity of one of an event's L cells, in units of 1 / (k + 1).
@@ -611,7 +612,7 @@ class PureMisraGries(MisraGries):
         self._table = table
         epsilon_of_cell = sensitivity / self.scale
         rho = float_up(levels * epsilon_of_cell**2 / 2)
-        # Labels with a statistic that one event may change: counters of either neighbour's sketch.
+        # How many labels one event may change: those with a counter in either neighbour's sketch.
         # The sampler's distance from its law is charged for each.
         changed = levels * min(law.concerned, len(self._domain))
         numerical = sampler_delta(epsilon, changed, table.tv)
@@ -636,16 +637,16 @@ class PureMisraGries(MisraGries):
         """Bound the error of every count of a declared domain.
 
         Each tick releases one cell, with a noise value for each label. At most k labels have a
-        count above 0 before noise, so a label that is not shown ranks below one of count 0: a block
-        lacks at most two noise values. The sum of blocks is rounded once.
+        count above 0 before noise, so a label that is not shown ranks below one with count 0, and a
+        block lacks at most two noise values. The sum of blocks is rounded once.
         """
         size = self.config.size
         releases = self._ticks(data)
         used = self.blocks().used_blocks(releases)
         lost = data.weight / (size + 1)
         values = len(self._domain) * releases
-        # The largest noise, either way, that any of these has but for a chance of beta: 1 less than
-        # what each tail of each reaches with a chance of at most beta / values / 2.
+        # With probability 1 - beta no noise value is further from 0 than this: each tail beyond it
+        # has a probability of at most beta / values / 2.
         largest = laplace_quantile(self.scale, beta / values / 2) - 1
         text = f"error of every count, over {releases:,} ticks"
         assumes = f"at most {data.weight:,} counts of the domain in an epoch"

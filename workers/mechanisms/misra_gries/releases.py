@@ -80,8 +80,8 @@ class PmgLaw(Frozen):
         """Find the scale and the threshold for (epsilon, delta), k = `size` and m = `together`."""
         self.scale = _scale(Fraction(together), epsilon)
         self.table: DiscreteLaplace = laplace.discrete_laplace(self.scale)
-        # Counters that only one of two neighbouring sketches has: all may be at m, but for m = 1
-        # only one of them is at 1, the others are at 0.
+        # How many counters only one of two neighbouring sketches has. All may be at m; but for
+        # m = 1 only one of them is at 1, and the others are at 0.
         leaving = min(2 * together, size)
         higher = 1 if together == 1 else leaving
         lower = leaving - higher
@@ -92,7 +92,7 @@ class PmgLaw(Frozen):
         self.epsilon = float_up(together / self.scale)
         # Eta, Z of m counters that both sketches keep, and Z of those that leave or enter.
         self.concerned = together + 1 + 2 * leaving
-        # Of eta and Z.
+        # Eta and Z together.
         self.variance = 2 * self.table.variance
 
     def public(self) -> dict[str, object]:
@@ -152,7 +152,7 @@ class SparseGaussianLaw(Frozen):
         self.table: RoundedGaussian = rounded_gaussian.rounded_gaussian(sigma_squared)
         self.rho = float_up(changed / (2 * sigma_squared))
         self.discovery = float_up(Fraction(exposed(changed, sigma_squared, threshold)))
-        # The noise of their counters, in both worlds.
+        # The noise of these counters, in both worlds.
         self.concerned = 2 * changed
         # Rounding to an integer adds 1/12.
         self.variance = float(sigma_squared) + 1 / 12
@@ -178,9 +178,9 @@ class GshmLaw(SparseGaussianLaw):
 
     def __init__(self, changed: int, epsilon: float, delta: float) -> None:
         """Find noise and a threshold for (epsilon, delta), where l = `changed` counters differ."""
-        # Begin with the noise that alone takes all of delta, where all l counters are in both
-        # worlds. Where fewer are, hiding the others costs delta too, but the noise takes less: the
-        # exact condition decides whether that fits.
+        # Begin with the noise that takes all of delta if all l counters are in both worlds. If
+        # fewer are, hiding the others costs delta too, but the noise takes less. The exact
+        # condition decides whether that fits.
         rho = gaussian_rho(epsilon, delta)
         least = changed / (2 * Fraction(rho))
         # More noise, by twice as much each time, until the condition holds.
@@ -203,11 +203,11 @@ Law: TypeAlias = PmgLaw | PureLaw | SparseGaussianLaw
 def shared_tail(scale: Fraction, higher: int, lower: int, x: int) -> float:
     """Bound P(eta + max(Z_1, ..., Z_higher, Z'_1 - 1, ..., Z'_lower - 1) >= x) from above.
 
-    This is the chance that noise lifts one of some counters to a bar: `higher` of them are x below
-    it, and `lower` of them x + 1. All Z and eta are independent discrete Laplace. Given eta = e it
-    is 1 - (1 - T(x - e))^higher (1 - T(x + 1 - e))^lower; all terms are positive, and the relative
-    error of each is far below 1e-9.
-    Values of eta beyond `largest` count as if they always showed: at most exp(-60) of P(eta >= x).
+    This is the chance that noise lifts a counter to a bar, where `higher` counters are x below it
+    and `lower` counters x + 1. All Z and eta are independent discrete Laplace. Given eta = e it is
+    1 - (1 - T(x - e))^higher (1 - T(x + 1 - e))^lower; all terms are positive, and the relative
+    error of each is far below 1e-9. Values of eta beyond `largest` count as if they always showed:
+    at most exp(-60) of P(eta >= x).
     """
     b = float(scale)
     largest = abs(x) + math.ceil(_NEGLIGIBLE * b)

@@ -160,7 +160,7 @@ class SketchBatch:
 
     def within(self, domain: SortedTags) -> SketchBatch:
         """Return the items that a domain lists."""
-        _before, is_known = domain.positions(self.tags.all())
+        is_known = domain.positions(self.tags.all())[1]
         return self if is_known.all() else self.part(np.flatnonzero(is_known))
 
 
@@ -200,8 +200,8 @@ class Sketch:
         before, known = items.tags.positions(self.tags)
         self.total += int(items.counts.sum())
         keys = len(known) + len(items.counts) - np.count_nonzero(known)
-        # Every miss finds a counter that was never used, and none at zero, which it would take
-        # first: nothing is decremented or replaced, and exact counts are added.
+        # Every miss finds an unused counter, and none at zero, which it would take first. So
+        # nothing is decremented or replaced, and exact counts are added.
         if keys <= self.size and (self.counts > 0).all():
             self._merge(items)
             return rounds
@@ -228,7 +228,7 @@ class Sketch:
 
     def _merge(self, items: SketchBatch) -> None:
         """Add the batch's counts; if more than k are left, subtract the (k + 1)-th largest."""
-        # Of a counter whose item is in the batch (`known`), `before` is the item's place there.
+        # For a counter with an item of the batch (`known`), `before` is the item's place there.
         before, known = items.tags.positions(self.tags)
         # First the counters whose item is not in the batch, then the items of the batch.
         absent = np.flatnonzero(~known)
@@ -276,7 +276,7 @@ class Rounds:
     """
 
     def __init__(self, counts: Longs) -> None:
-        """Distribute `counts` (n,), above 0, of items ascending by tag to the rounds."""
+        """Distribute `counts` (n,), above 0, to the rounds; items are ascending by tag."""
         self.n = len(counts)
         # As bytes, which compare eight times as fast as words.
         most = np.minimum(
@@ -330,7 +330,7 @@ def _fed(
     held_bits = np.packbits(items, bitorder="little").view(np.uint32)
     counters = Counters(heights, ranks, slot_of, held_bits, slot_bits)
 
-    # Both change the arrays, and return by how much all counters were decremented in all.
+    # Both change the arrays, and return by how much every counter has been decremented so far.
     lowered = feed_rounds(rounds.ones, counters)
     if len(rounds.items):
         by_rank = np.argsort(ranks).astype(np.int32)

@@ -152,7 +152,7 @@ class SketchState(State):
                 f"stored sketch: {n} counters, at most {self._size} here"
             )
         sketch = self._restored.setdefault((key, content), Sketch(self._size))
-        # Without items it is new: stored ones have some.
+        # A sketch without items is new: stored ones have some.
         if not sketch.total:
             sketch.total = total
             sketch.tags = _tags(content, n)

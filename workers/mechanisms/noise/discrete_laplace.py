@@ -40,10 +40,10 @@ class _OfScale(InversionTable):
                 "(a larger budget needs less noise)"
             )
         self.scale = Fraction(scale)
-        # Two-sided, these are P(X <= -j) = P(X >= j), else P(X >= j), for j = 1, 2, ...: falling.
+        # P(X >= j) for j = 1, 2, ..., falling. Two-sided, they are P(X <= -j) too.
         tails = _tail_thresholds(self.scale, two_sided=two_sided)
-        # Thresholds ascend: C(-n) .. C(-1), and by symmetry those from 0 on; or 1 - P(X >= j), that
-        # is C(j - 1), from C(0) on.
+        # Thresholds ascend. Two-sided, they are C(-n)..C(-1), then by symmetry those from 0 on.
+        # One-sided, they are C(j - 1) = 1 - P(X >= j), from C(0) on.
         if two_sided:
             super().__init__(inversion.mirrored(tails[::-1]), lowest=-len(tails))
         else:

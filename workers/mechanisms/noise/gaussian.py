@@ -48,10 +48,10 @@ def upper_quantile(sigma_squared: Fraction, count: int, delta: float) -> int | N
     mass = np.ones(1)
     for _ in range(count):
         mass = np.convolve(mass, weights)
-    # tail[i] bounds the mass of the i + 1 largest sums, with what is cut off each term.
+    # tail[i] bounds the mass of the i + 1 largest sums, including what is cut off each term.
     tail = np.cumsum(mass[::-1]) * _OUTWARD + count * CUT
-    # So many of the largest sums have a mass of at most delta together; x is the least of them. The
-    # middle of `mass` is the sum 0.
+    # The `inside` largest sums have a mass of at most delta, and x is the least of them. The middle
+    # of `mass` is the sum 0.
     inside = int(np.searchsorted(tail, delta, side="right"))
     return len(mass) // 2 - inside + 1
 

@@ -87,9 +87,9 @@ class InversionTable(Frozen):
         return out.astype(np.int64)
 
     def _make_guide(self) -> Integers:
-        """Return the integer by a word's top 16 bits, or the mark that they do not decide it.
+        """Return, by a word's top 16 bits, the integer, or the mark that they do not decide it.
 
-        They decide it where no threshold begins with the same bits.
+        They decide it if no threshold begins with the same bits.
         """
         # The lowest and the highest upper half with these bits, and the thresholds before each.
         slots = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT

@@ -9,7 +9,7 @@ could subtract it (`docs/guarantee.md`).
     cell            two uint64 (hi, lo) for one noise value of the item, such as (level, node)
     word            AES-256(tag XOR cell): 128 bits
 
-What else is derived from the root key is keyed BLAKE2b too, with another `person` for each use.
+Everything else derived from the root key is keyed BLAKE2b too, with another `person` for each use.
 
 Guarantee: the words are indistinguishable from independent uniform ones as long as BLAKE2b is a
 pseudorandom function and AES-256 a pseudorandom permutation, up to the chance that tag XOR cell
@@ -70,7 +70,7 @@ class NoiseKey(Frozen):
     def fingerprint(self) -> bytes:
         """Return 16 bytes that identify the key without revealing it.
 
-        By them messages and stored state are refused that were made with another key.
+        They show which messages and stored state were made with another key, and are refused.
         """
         return hashlib.blake2b(
             key=self.__root, person=b"qc-fingerprint", digest_size=16
@@ -79,7 +79,7 @@ class NoiseKey(Frozen):
     def commitment(self, description: bytes) -> bytes:
         """Return 32 bytes that commit to the key and a description, and reveal neither.
 
-        Signed records publish them: an operator cannot change either afterwards unnoticed.
+        Signed records publish them, so an operator cannot change either afterwards unnoticed.
         """
         return hashlib.blake2b(
             description, key=self.__root, person=b"qc-commitment", digest_size=32
@@ -88,7 +88,8 @@ class NoiseKey(Frozen):
     def salts(self, context: bytes) -> bytes:
         """Return 32 secret bytes, from which the salts of a signed record's hashes are derived.
 
-        `context` identifies the record. Without the salts nobody can try out what was hashed.
+        `context` identifies the record. Without the salts nobody can test guesses of what was
+        hashed.
         """
         return hashlib.blake2b(
             context, key=self.__root, person=b"qc-salts", digest_size=32
@@ -136,7 +137,7 @@ class _Scratch(threading.local):
     """One thread's cipher context and buffers: concurrent calls must not share them."""
 
     def __init__(self, aes_key: bytes) -> None:
-        # ECB: a word is AES of its own block alone.
+        # ECB, as a word is AES of its own block alone.
         self.cipher: CipherContext = Cipher(
             algorithms.AES(aes_key), modes.ECB()
         ).encryptor()

@@ -71,7 +71,7 @@ def table() -> Floats:
     rows = np.zeros((_ROWS, CENTER + 1))
     with localcontext(_context(_DIGITS)):
         for row in range(_ROWS):
-            _width, center = part(row)
+            center = part(row)[1]
             # One step of Newton's method squares the error of a float: far below that of doubles.
             z, density = _newton(center, 1)
             # dz / dv.
@@ -101,7 +101,7 @@ def inverse(p: Fraction, digits: int) -> Decimal:
     steps = math.ceil(math.log2((digits + 30) / 14))
     with localcontext(_context(precision)):
         exact = Decimal(p.numerator) / p.denominator
-        z, _phi = _newton(exact, steps)
+        z = _newton(exact, steps)[0]
         small = Decimal(1).scaleb(-digits)
         # More than `_tail` is off by. Q falls, so Q^-1(p) lies between the two if Q is above p at
         # the lower one and below p at the upper.
@@ -118,18 +118,18 @@ def inverse(p: Fraction, digits: int) -> Decimal:
 @memoized(4096)
 def quantile_up(p: float) -> float:
     """Return a float of at least Q^-1(p), within 1e-15 of it, for 1e-300 <= p <= 1/2."""
-    # Near 0, floats lie closer than the error of 18 digits: the sum covers that, the next float
-    # its rounding.
+    # Near 0, floats are closer together than the error of 18 digits. The sum covers that error, and
+    # the next float covers the rounding of the sum.
     return math.nextafter(float(inverse(Fraction(p), 18)) + 1e-17, math.inf)
 
 
 def rounded_variance(variance: float) -> float:
-    """Return the variance of floor(N + 1/2), N normal of `variance` above 0; within 1e-7 of it."""
+    """Return the variance of floor(N + 1/2), within 1e-7, for a normal N; `variance` is above 0."""
     if variance > 1:
         return variance + 1 / 12
     scale = math.sqrt(2 * variance)
-    # E n^2 = sum of (2 n - 1) P(|N| >= n - 1/2) over n >= 1. From n = 9 on, 8.5 sd and more, it is
-    # nothing.
+    # E n^2 = sum of (2 n - 1) P(|N| >= n - 1/2) over n >= 1. Terms from n = 9 on, 8.5 sd and more,
+    # are negligible.
     return sum((2 * n - 1) * math.erfc((n - 0.5) / scale) for n in range(1, 9))
 
 
@@ -215,7 +215,7 @@ def _root_of_two_pi(digits: int) -> Decimal:
         return total
 
     pi = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
-    # Room for all digits of pi, and a root of a few more than asked for.
+    # With room for all digits of pi; the root gets a few more than asked for.
     context = _context(digits + 15)
     return _context(digits + 5).sqrt(Decimal(2 * pi).scaleb(-digits - 10, context))
 
@@ -347,7 +347,7 @@ def decide(
             value = np.int64(values[i]) + half
             out[i] = value >> point
             close += int(((value + error) & mask) <= 2 * error)
-        # Without a branch too: every row is written, and overwritten by the next unless undecided.
+        # Also without a branch: every row is written, and overwritten by the next unless undecided.
         for i in range(first, last if close else first):
             open_rows[undecided] = i
             undecided += int(((np.int64(values[i]) + half + error) & mask) <= 2 * error)
@@ -376,7 +376,7 @@ def decide_difference(
             value = ends[i] - begins[i] + half
             out[i] = value >> point
             close += int(((value + error) & mask) <= 2 * error)
-        # Without a branch too: every row is written, and overwritten by the next unless undecided.
+        # Also without a branch: every row is written, and overwritten by the next unless undecided.
         for i in range(first, last if close else first):
             open_rows[undecided] = i
             value = ends[i] - begins[i] + half

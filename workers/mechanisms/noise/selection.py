@@ -48,9 +48,9 @@ def gumbel_top_k(
 ) -> Longs:
     """Return the indices of min(k, n) picks, in law the top k of counts + Gumbel(scale).
 
-    In the order picked, which is descending by that sum; `words` has one for each pick.
+    They are in the order picked, descending by that sum. `words` has one word for each pick.
     """
-    # There is no BOTTOM to be picked.
+    # None: there is no BOTTOM to pick.
     return peel(counts, None, scale, k, words)[0]
 
 
@@ -180,7 +180,7 @@ def kth_largest(counts: Longs, k: int) -> int:
         counts = counts[~large]
         k = k - above
         highest = lowest + window
-    # Summed up, how many counts are at least highest - i, by i: the first i with k of them.
+    # By i, the sums are how many counts are at least highest - i: find the first i with k.
     return highest - int(np.searchsorted(np.cumsum(np.bincount(highest - counts)), k))
 
 
@@ -195,8 +195,7 @@ class _Powers(Frozen):
         # ln(2^257) = 178.2: weights of larger gaps round to 0.
         self.largest_gap = math.ceil(179 * scale)
         digits = -(-self.largest_gap.bit_length() // _DIGIT_BITS)
-        # A table for every digit of a gap, of 8 bits, the lowest first. The last digit's stops at
-        # the largest gap, which halves the time (measured).
+        # The last digit's table stops at the largest gap, which halves the time (measured).
         self._tables = tuple(
             _table(
                 scale,
@@ -210,8 +209,8 @@ class _Powers(Frozen):
         """Return w_g, the weight of a candidate with this gap."""
         if gap > self.largest_gap:
             return 0
-        # exp(-g / b) is the product of its tables' powers, by digits of 8 bits of the gap. It is
-        # multiplied by 2^336, and not 2^256, so that only the end rounds.
+        # exp(-g / b) is the product of a power for each digit of the gap. It is multiplied by
+        # 2^336, rather than 2^256, so that it is rounded once, at the end.
         value = 1 << _TABLE_BITS
         digit = 0
         while gap:

@@ -120,8 +120,8 @@ class Cell:
         """Return the k rows of largest count among `rows`, or all, largest first, ties by tag."""
         if len(rows) > k:
             # Sort only rows that may be among them: those above the k-th largest count, and of
-            # those equal to it the ones of smallest tag (by its upper half, so perhaps more: the
-            # whole tag decides below).
+            # those equal to it the ones of smallest tag (by its upper half, so perhaps some more;
+            # the whole tag decides below).
             counts = self.counts[rows]
             least = selection.kth_largest(counts, k)
             larger = rows[counts > least]
@@ -251,7 +251,7 @@ def gaussian_quantile(
     # P(N >= n), by n.
     tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
     # exp(-540) is far more than the mass beyond the largest n, which is below the last term, about
-    # exp(-600), `_NEGLIGIBLE`, times a geometric series.
+    # exp(-`_NEGLIGIBLE`), times a geometric series.
     allowed = np.flatnonzero(
         tails * _TAIL_OUTWARD + math.exp(-_NEGLIGIBLE + 60) <= delta
     )
@@ -401,9 +401,9 @@ class Picking(Frozen):
         self._parameters = p
         # The choice of a private kbar is one more.
         picks = p.k + p.private
-        # Picks decide what is shown.
+        # None, as picks decide what is shown.
         self.threshold: int | None = None
-        # Of the counts that are shown an event changes at most so many.
+        # An event changes at most this many of the shown counts.
         changed_counts = min(p.max_items, p.k)
         sensitivity_squared = changed_counts * p.max_count**2
         self.table = gaussian_for(sensitivity_squared, rho / 2)
@@ -442,7 +442,7 @@ class Picking(Frozen):
         k = self._parameters.k
         for key, rows in rows_by_key(cell.keys):
             if self._bottom:
-                # Whether BOTTOM ended the picks is left out.
+                # Whether BOTTOM ended the picks does not matter here.
                 picked.append(self._bottom.pick(cell, rows, key, k, noise, address)[0])
             else:
                 key_tag = cell.key_tags[key]
@@ -471,9 +471,9 @@ class Bottom(Frozen):
         self.scale = scale
         self._delta = delta
         # By kbar, how far BOTTOM's count is above H: Dinf + x. For k..kbar if kbar is private, else
-        # for kbar alone. The logistic law is that of the difference of two Gumbel values: an item's
-        # exceeds BOTTOM's by x with a probability of delta, shared by the items that may be
-        # candidates for one neighbour only.
+        # for kbar alone. The difference of two Gumbel values is logistic. An item's exceeds
+        # BOTTOM's by x with a probability of delta / n, for the n items that may be candidates for
+        # only one of two neighbours.
         least_kbar = p.k if p.private else p.kbar
         above = [
             p.max_count
@@ -531,8 +531,8 @@ class Bottom(Frozen):
     def _choose_kbar(self, counts: Longs, words: list[tuple[int, int]]) -> int:
         """Choose kbar from k..`kbar` by the exponential mechanism; return how far above k.
 
-        A kbar is the likelier, the lower BOTTOM's count is with it. `counts` are a stream key's
-        `kbar` + 1 largest, descending; `words` the randomness, one word.
+        It prefers a kbar with which BOTTOM's count is low. `counts` are a stream key's `kbar` + 1
+        largest, descending; `words` the randomness, one word.
         """
         # By kbar from k on: H = h_(kbar+1), 0 where there are fewer items. BOTTOM is `_above` it.
         next_counts = np.zeros(len(self._above), dtype=np.int64)
@@ -545,14 +545,15 @@ class Bottom(Frozen):
 class Sketched(Frozen):
     """A Misra-Gries sketch of a stream key's counts, released by a law of `releases`.
 
-    The law is the noise, its variance, and the threshold above which counters are shown (None: the
-    largest are).
+    A law has the noise, its variance, and the threshold above which counters are shown (None: the
+    largest are shown).
+
     A sketch has `size` counters, for the most frequent items; one is too low by up to
     n / (size + 1), of n counts, before noise. "pmg" and "pure" feed the counts occurrence by
     occurrence (Algorithm 1), "gshm" merges them as an exact histogram (Section 7). "pmg" and "gshm"
     show counters above a threshold; "pure" shows the `size` largest noisy counts of a declared
-    domain, each rounded once. A release "pamg" comes here as "gshm", of counts that stage 1
-    took from sketches. Source: Lebeda, Tetek.
+    domain, each rounded once. The release "pamg" is "gshm" here, of counts that stage 1 took from
+    sketches. Source: Lebeda, Tetek.
     """
 
     def __init__(self, name: Name, size: int, law: Law) -> None:
@@ -581,8 +582,8 @@ class Sketched(Frozen):
         threshold are shown; a law without one ("pure") shows the `size` largest of the domain. Its
         counts are whole in units of 1 / (size + 1), and rounded at the end.
         """
-        # By row of the cell; 0 where there is no counter. `noisy_cell` shares it, and so has the
-        # values that are written below.
+        # By row of the cell; 0 where there is no counter. `noisy_cell` shares this array, so it has
+        # the values that are written below.
         noisy = np.zeros(len(cell.counts), dtype=np.int64)
         noisy_cell = Cell(cell.tags, cell.keys, noisy, cell.key_tags)
         shown: list[Rows] = []

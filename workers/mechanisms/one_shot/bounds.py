@@ -101,7 +101,7 @@ def sketch_error(algorithm: Sketched, used: int, values: float, beta: float) -> 
         return used * (2 * largest / (algorithm.size + 1) + 0.5)
     # "pmg": a counter has noise of its own and that of all counters of its sketch, two a sketch.
     if used == 1:
-        # 1, 0: of one counter, whose two noises must reach x together.
+        # With one counter (1, 0): its two noise values must reach x together.
         return law.threshold + shared_quantile(law.scale, 1, 0, beta / (2 * values)) - 1
     scale = float(law.scale)
     low = used * law.threshold + laplace_sum(2 * used, scale, values, beta)
@@ -118,7 +118,7 @@ def choice_error(
     """
     scale = float(algorithm.scale)
     picks = p.k * releases
-    # 0: no BOTTOM, as in `known_gumbel`; all declared labels are candidates.
+    # 0 means no BOTTOM, as in `known_gumbel`: all declared labels are candidates.
     if not algorithm.bar:
         return scale * math.log(max(1, p.domain - 1) * (picks / beta))
     return algorithm.bar + pick_error(scale, p, picks, releases, beta)

@@ -108,7 +108,7 @@ class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
     """Base of the settings of the one-shot mechanisms; `mechanism` names the algorithm.
 
     A plan reads `candidates`, the most items that may be shown (0: any number), and
-    `threshold_is_count`: whether a threshold is a count, and not a distance from h_(kbar+1).
+    `threshold_is_count`: whether a threshold is a count rather than a distance from h_(kbar+1).
     """
 
     @property
@@ -255,7 +255,7 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 
     k: Count
     kbar: Kbar
-    # Of a kbar that is chosen privately: its upper end; None is `KBAR_MAX`.
+    # The upper end of a kbar that is chosen privately; None is `KBAR_MAX`.
     kbar_max: Count | None = None
 
     @classmethod
@@ -362,12 +362,13 @@ class OneShot(EachTick):
         return figures_of(self.algorithm)
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Bound the noise on shown counts, and how large a count may be that is not shown.
+        """Bound the noise on shown counts, and how large a count that is not shown may be.
 
-        `known_gauss` hides none. Where picks decide, the second bound is that of a hidden item over
-        a shown one, or over h_(kbar+1); where a bar decides, over h_(kbar+1).
+        `known_gauss` hides none. Where picks decide, the second bound is how far a hidden item may
+        lie above a shown one, or above h_(kbar+1). Where a bar decides, it is how far above
+        h_(kbar+1).
         """
-        # Names in `algorithms`: KNOWN have a declared list, LIMITED look at the kbar largest.
+        # Names in KNOWN have a declared list; names in LIMITED look at the kbar largest counts.
         name = self._name
         p = self.config.parameters()
         algorithm = self.algorithm
@@ -376,7 +377,7 @@ class OneShot(EachTick):
         candidates = min(labels, p.kbar) if name in LIMITED else labels
         # Over all releases, the noisy counts that may be shown.
         values = releases * (p.k if name in PICKING else candidates)
-        # With a declared list or kbar candidates nothing is assumed of the data.
+        # With a declared list or kbar candidates, nothing is assumed of the data.
         assumes = ""
         if name not in KNOWN + LIMITED:
             assumes = f"at most {labels:,} labels occur in a tick"

@@ -68,7 +68,7 @@ class PayWhatYouGetConfig(
 
     k: Count
     kbar: Kbar
-    # Of a kbar that is chosen privately: its upper end; None is `one_shot.KBAR_MAX`.
+    # The upper end of a kbar that is chosen privately; None is `one_shot.KBAR_MAX`.
     kbar_max: Count | None = None
     labels: Count
     queries: Count

@@ -92,8 +92,8 @@ def price_sketch(
             law.rho, config.epsilon, config.delta, failures=failures, gaussian=True
         )
     elif release == "gshm":
-        # In rho: up to `size` counters change by one, in each of the releases. `INWARD`: a little
-        # less of delta, for the errors of floats.
+        # In rho: up to `size` counters change by one, in each of the releases. `INWARD` takes a
+        # little less of delta, for the errors of floats.
         budget = split(config, discovers=True)
         discovery = dict(budget.failures)["discovery"] * INWARD
         sigma_squared = round_up_to_grid(
@@ -119,8 +119,8 @@ def price_sketch(
         cost = PrivacyCost(
             rho, config.epsilon or 0.0, config.delta, failures=failures, pure=True
         )
-    # The samplers' distance from their laws must fit their share of delta. `concerned`: how many
-    # noise values are added to another count if the input is a neighbour.
+    # The samplers' distance from their laws must fit their share of delta. `concerned` is how many
+    # noise values are added to a different count for a neighbouring input.
     share = 1.0 if release == "pure" else NUMERICAL_SHARE
     needed = sampler_delta(cost.epsilon, releases * law.concerned, law.table.tv)
     check_sampler_delta(config.delta, cost.epsilon, needed, share)
@@ -142,7 +142,7 @@ class TickMisraGriesConfig(
         needs_epsilon=True,
         may_be_pure=True,
     )
-    # "pure" alone has a declared domain (`lists_labels`).
+    # Only "pure" has a declared domain (`lists_labels`).
     decides_domain = "release"
 
     size: Size
@@ -217,9 +217,9 @@ class TickMisraGries(EachTick):
         """Bound the error of every count of a tick, an item that is not shown counted as 0."""
         releases = self._ticks(data)
         shown = self.config.size if not self._domain else len(self._domain)
-        # `weight` is assumed of an epoch, and so of each of its ticks.
+        # `weight` bounds the counts of an epoch, and so those of each of its ticks.
         lost = data.weight / (self.config.size + 1)
-        # A count is that of 1 sketch.
+        # 1, as a count is that of one sketch.
         error = lost + bounds.sketch_error(self.algorithm, 1, shown * releases, beta)
         text = f"error of every count, over {releases:,} ticks"
         assumes = f"at most {data.weight:,} counts in a tick"

@@ -173,8 +173,8 @@ class OrderStatisticConfig(HistogramConfig, frozen=True, kw_only=True):
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         """Yield this mechanism's own settings with which a plan compares it with `other`.
 
-        They ask the first query of `other` that watches one value, in zCDP, which is the default:
-        the plan names the accounting only where that of `other` differs.
+        They ask the first query of `other` that watches one value, in zCDP. That is the default, so
+        a plan names the accounting only where that of `other` differs.
         """
         queries = (one for one in other.asked if one.partition(":")[0] in _SINGLE)
         compared = cls._query_settings(next(queries, "max"))
@@ -235,8 +235,8 @@ def shares_of(
     """Return each part's share of the budget, of epsilon if accounting is pure, else of rho.
 
     Parts are what is paid for separately, such as "test" or "sums" (`engine`). `weights` has each
-    part's weight, (in zCDP, in pure accounting). Epsilon is given if accounting is pure, and else
-    one of epsilon and rho: 0 is put for neither.
+    part's weight, (in zCDP, in pure accounting). Pure accounting has an epsilon, zCDP an epsilon or
+    a rho, so the default of 0 is never used.
     """
     if config.pure:
         total = Fraction(config.epsilon or 0)

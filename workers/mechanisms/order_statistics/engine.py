@@ -125,8 +125,8 @@ from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import Frozen
 
 BLOCK_VERSION = 1
-# What rounding to an integer adds to a bound on real noise. Table noise would need no addition, but
-# has it: published errors and mechanism ids depend on these bounds.
+# What rounding to an integer adds to a bound on real noise. Noise from a table does not need it,
+# but keeps it, as published errors and mechanism ids depend on these bounds.
 _ROUNDED = 0.5
 _HEAD = 5
 _BLOCK_NAME = re.compile("m[0-9a-f]{8}")
@@ -265,11 +265,11 @@ class OneVector:
         if isinstance(self.sampler, DiscreteLaplace):
             # P(|x| > a + 1) <= exp(-a/b) for integer noise and every real a.
             return float(self.parameter) * math.log(1 / beta) + 1
-        # Integers need no `_ROUNDED`, the half that rounding may add, but published errors have it.
+        # Noise from a table does not need `_ROUNDED`: see there.
         return normal_bound(float(self.parameter), 1, beta) + _ROUNDED
 
     def sum_bound(self, times: int, beta: float) -> float:
-        """Bound one entry's absolute sum over `times` vectors, failing with at most beta."""
+        """Bound an entry's absolute sum over `times` vectors, with failure probability beta."""
         if isinstance(self.sampler, DiscreteLaplace):
             return laplace_sum(times, float(self.parameter), 1, beta)
         # As in `bound`.
@@ -333,8 +333,8 @@ class IntervalRule(Frozen):
         """A bound on the total variation distance from its law of all noise that hides one event.
 
         That is the test's noise, one node a level in the counters of the event's columns, and the k
-        noise values of an update. Any value but the test's is within `CELL_TV` of its law, and a
-        counter of so many intervals has at most the levels of base 2.
+        noise values of an update. Every value except the test's is within `CELL_TV` of its law. A
+        counter of `MOST_INTERVALS` has at most the levels of base 2.
         """
         noise_values = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
         return self.test.tv(self.config.ticks) + noise_values * CELL_TV
@@ -495,7 +495,7 @@ class Segments(Frozen):
         """
         low, high = self.bounds(segment)
         alpha_g = self.column_error(segment)
-        # One-sided noise is that of zCDP.
+        # In zCDP noise is one-sided.
         if self.test.one_sided:
             return math.ceil(self.threshold(segment) + high + alpha_g)
         return math.ceil(self.threshold(segment) + 2 * (low + alpha_g + self.most))
@@ -643,7 +643,7 @@ class OrderStatistics(Mechanism):
     def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
         """Return the numbers of a segment's intervals, from its bound on growth."""
         segments = self.segments_in_use
-        # The outer level has the other half of beta. Segment j's part 1 / (j (j + 1)) adds up to 1.
+        # The outer level has the other half of beta. Segments' parts 1 / (j (j + 1)) add up to 1.
         beta = self.config.beta / (2 * segment * (segment + 1))
         return inner.intervals(
             segments.growth(segment), beta, segments.column_error(segment)
@@ -691,7 +691,7 @@ class OrderStatistics(Mechanism):
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
         """Bound the error of every answer, in the worst segment that the data can reach.
 
-        It fails with the probability of the setting `beta`, from which the mechanism is calibrated,
+        It fails with the probability of the setting `beta`, which calibrates the mechanism,
         whatever the argument.
         """
         config = self.config
@@ -753,7 +753,7 @@ class OrderStatistics(Mechanism):
     def sd(self, t: int) -> float:
         """Return a bound on a column's noise sd at tick t.
 
-        By how much an answer may also be out of date, as no test has stopped yet, is in `error`.
+        An answer may also be out of date, as no test has stopped yet; `error` covers that.
         """
         self._check(t)
         variance = 0.0

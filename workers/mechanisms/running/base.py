@@ -106,9 +106,9 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
         return self.every
 
     def with_quick_thresholds(self) -> HistogramConfig:
-        """Return these settings for a quick comparison.
+        """Return these settings, changed so that comparing them is quick.
 
-        That is with a threshold for every tick where solving for a constant one takes long.
+        Where solving for a constant threshold takes long, there is one for every tick instead.
         """
         # Without a horizon no threshold is constant: see `complaints`.
         slow = (self.horizon_ticks or 0) > QUICK_HORIZON_MAX
@@ -131,7 +131,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
     def complaints(self) -> Iterator[str]:
         """Yield what is wrong with the settings `threshold` and `every` (None: not given)."""
         yield from super().complaints()
-        # Without a horizon there is no end to the ticks.
+        # Without a horizon, ticks never end.
         if self.without_epochs and self.threshold != "per_tick":
             yield f'threshold = "{self.threshold}": with horizon = "never" only "per_tick"'
         ticks = self.horizon_ticks or math.inf
@@ -185,7 +185,7 @@ class UnkBase(OnCounters):
         assumes = f"at most {data.items:,} labels occur"
         source = "Cardoso, Rogers: Theorem 2, Lemma F.3"
         counts = _bound_of_counts(self, data.items, beta, data, assumes, source)
-        # The bound on noise in figures, and what it may hide.
+        # The bound on noise, plus what a threshold may hide.
         hidden = counts.ours + self._worst_threshold(self._ticks(data))
         text = "true count of an item not shown, at every tick that may show new items"
         source = "Cardoso, Rogers: Theorem 6, Lemma F.2"
@@ -229,7 +229,7 @@ class UnkBase(OnCounters):
         new = np.empty(ledger.n, dtype=np.int64)
         rows = np.empty(ledger.n, dtype=np.int64)
         noisy = np.empty(ledger.n, dtype=np.int64)
-        # None at ticks that test nothing: then the kernel does not look at the number it gets.
+        # At ticks that test nothing it is None, and the kernel ignores the number that it gets.
         tests = threshold is not None
         newly_shown, shown = find_shown(
             ledger.counts, drawn, ledger.shown, threshold or 0, tests, new, rows, noisy
@@ -313,9 +313,9 @@ def _bound_of_counts(
 ) -> Bound:
     """Bound the noise of all labels at all ticks, from the counter's worst variance.
 
-    `assumes` (empty: nothing) and `source` are texts of the bound, for people.
+    `assumes` (empty: nothing) and `source` are texts for people.
     """
-    # Without a horizon, as many as the data have.
+    # Without a horizon, those of the data.
     ticks = mechanism.config.horizon_ticks or data.ticks
     worst = mechanism.worst_variance(ticks)
     # A bucket is the difference of two rounded ranks.

@@ -78,7 +78,7 @@ class Discovery(Frozen):
         delta: float,
         every: int | None = None,
     ) -> None:
-        """Check the settings: symbols as in the module, `every` is n, and None tests every tick.
+        """Check the settings. Symbols are as in the module; `every` is n, None to test every tick.
 
         `delta` is for all ticks and all items of an event together.
         """
@@ -87,7 +87,7 @@ class Discovery(Frozen):
                 raise ValueError(f"{name} = {value}: must be at least 1")
         if not 0 < delta < 1:
             raise ValueError(f"delta = {delta}: must be a number above 0 and below 1")
-        # Without a horizon any number of ticks.
+        # Without a horizon any number is allowed.
         if every is not None and not 1 <= every <= (counter.horizon or every):
             horizon = counter.horizon or "unbounded"
             raise ValueError(

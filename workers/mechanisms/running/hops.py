@@ -153,7 +153,7 @@ class Hops:
     def __init__(
         self, windows: Sequence[WindowCounter], *, has_sums: bool, has_ages: bool
     ) -> None:
-        """Begin without hops; `has_sums` and `has_ages` say which columns they are to have."""
+        """Begin without hops; `has_sums` and `has_ages` say which columns they will have."""
         # t, the last tick counted.
         self.tick = 0
         self._has_sums = has_sums
@@ -207,7 +207,7 @@ class Hops:
         # By number: those from the old beginning of the window to the new one.
         begin = window.begin(before) // window.hop
         end = window.begin(self.tick) // window.hop
-        # Few, but after a long time without ticks far more than there are hops.
+        # Usually few, but after a long time without ticks far more than there are hops.
         numbers = range(begin, end) if end - begin <= len(hops) else sorted(hops)
         for number in numbers:
             if begin <= number < end and number in hops:
@@ -235,7 +235,7 @@ class Hops:
                     break
                 block = level.hops.pop(number)
                 name = _name(height, number)
-                # A block that is still to be stored need not be stored, nor deleted.
+                # A block that was never stored need be neither stored nor deleted.
                 if self._changes.pop(name, None) is None:
                     self._changes[name] = None
                 # Of lower levels, a hop of the level above still has the ages.
@@ -262,8 +262,8 @@ class Hops:
     def renumbered(self, new_rows: Longs, last: Longs) -> "Hops":
         """Return these hops for a ledger whose rows have other numbers; all are yet to be stored.
 
-        `new_rows` has the new number of every old row, in the same order; rows that are in a hop
-        have one. `last` is by new number.
+        `new_rows` has the new number of every old row, and keeps the order; every row in a hop has
+        one. `last` is by new number.
         """
         hops = Hops(self._windows, has_sums=self._has_sums, has_ages=self._has_ages)
         hops.tick = self.tick

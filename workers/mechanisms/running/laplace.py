@@ -84,7 +84,7 @@ class KnownLaplace(Mechanism):
     def __init__(self, config: KnownLaplaceConfig, unit: str = "event") -> None:
         """Make the tree that epsilon pays for, and set what it costs: see the module."""
         super().__init__(config, unit)
-        # Never without: `about` says that it is needed.
+        # Never None: `about` says that it is needed.
         epsilon = config.epsilon or 0.0
         sensitivity = config.max_items * config.max_count
         radix = config.radix or best_radix(config.ticks, power=3)
@@ -120,7 +120,7 @@ class KnownLaplace(Mechanism):
         return self._tree.curve()
 
     def bounds(self, beta: float, data: Data) -> tuple[Bound, ...]:
-        """Return the bound on the noise of all labels at all ticks; it assumes nothing of data."""
+        """Return the bound on the noise of all labels at all ticks, whatever the data."""
         labels = len(self._domain)
         ticks = self.config.ticks
         text = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"

@@ -302,7 +302,7 @@ class Meta(Budgeted):
 
     def __init__(self, config: MetaConfig, unit: str = "event") -> None:
         """Make the tree, and the algorithm of a cell that the budget pays for."""
-        # Not that of `Budgeted`: sketches, which have a `size`, price their budget differently.
+        # Skip `Budgeted`: sketches, which have a `size`, price their budget differently.
         Mechanism.__init__(self, config, unit)
         self._known = config.algorithm in KNOWN
         # Where epsilons add up, a cell's noise grows with L and not with its root.
@@ -372,14 +372,14 @@ class Meta(Budgeted):
         p = config.parameters()
         algorithm = self.algorithm
         releases = self._ticks(data)
-        # How many labels a release can show: k or kbar of them, where the algorithm limits that.
+        # How many labels a release can show: k or kbar, where the algorithm limits it.
         labels = data.items
         where = ""
         if name in PICKING + LIMITED:
             labels = p.k if name in PICKING else p.kbar
             where = " in a block"
         lost = 0.0
-        # p.domain: the number of declared labels; 0 where none are.
+        # p.domain is the number of declared labels, 0 if there are none.
         values = (p.domain or min(labels, data.items)) * releases
         assumes = f"at most {labels:,} labels occur{where}"
         used = self.blocks().used_blocks(releases)
@@ -395,11 +395,11 @@ class Meta(Budgeted):
             error = used * choice_error(p, algorithm, releases, beta / 2)
             error += subset_bound(algorithm.sd**2, used, values, beta / 2)
         else:
-            # Of `LIMITED` an item's noise, and that of the bar it has to pass.
+            # In `LIMITED`, an item's noise and that of the bar that it has to pass.
             copies = 2 if name in LIMITED else 1
             error = sum_error(algorithm, used, copies, values, beta)
         text = f"error of every count, over {releases:,} ticks"
-        # The last source is that of items which a cell hides too.
+        # The last source also covers items that a cell hides.
         source = "Cardoso, Rogers: Theorems 2 and 3; " + SOURCES[name][-1]
         return (Bound("counts", text, assumes, beta, lost + error, source),)
 
@@ -415,7 +415,7 @@ class Meta(Budgeted):
     def difference_sd(self, t: int, since: int) -> float:
         """Return the sd of the change for an item shown by every cell of both ticks.
 
-        `since` is before t; 0 is the begin of the epoch, which has no cells and needs no check.
+        `since` is before t; 0 is the beginning of the epoch, which has no cells and needs no check.
         """
         for tick in (t, since or t):
             self._check(tick)
@@ -444,8 +444,8 @@ class Meta(Budgeted):
         counts = ledger.counts.copy()
         counts[: len(counts_before)] -= counts_before
         # The tick is a cell of level 0, complete at once. While the cell above is complete at t as
-        # well: close that, with all that is counted below it. Then `counts` is the histogram of the
-        # highest complete cell, number block - 1 of its level, and counts in the open one above it.
+        # well, close it, with all that is counted below it. Then `counts` is the histogram of the
+        # highest complete cell, number block - 1 of its level. It is added to the open cell above.
         level = 0
         block = t
         while block % self.radix == 0:

@@ -55,9 +55,9 @@ def counters_of_parts(
             f"{config.where()}bounds_rho = {config.bounds_rho}: more than half of the budget, rho {rho:.6g}"
         )
     of_noise = Fraction(rho) - bounds
-    # By part: its share of rho, and how many times the cost of a change by one an event may cost.
-    # With independent noise that is the sum of the squares of its changes; buckets of ranks share
-    # noise, and cost more.
+    # By part: its share of rho, and the most that an event may cost, in units of the cost of a
+    # change by one. With independent noise that is the sum of the squares of its changes; buckets
+    # of ranks share noise, and cost more.
     items_units = Fraction(items)
     if config.ranks:
         items_units = ranks_of(len(config.declared)).units(items)
@@ -76,15 +76,15 @@ def counters_of_parts(
         try:
             counters[part] = make(rho_item)
         except ValueError:
-            # Too much noise for a counter, an sd above 2^24 (`base.rounded_up`): that of sums is so
-            # only if their step is too small.
+            # The noise is too much for a counter, an sd above 2^24 (`base.rounded_up`). That of
+            # sums is only if their step is too small.
             if config.sum is None or part != "sums":
                 raise
             raise ValueError(
                 f"{config.where()}sum.step = {config.sum.step}: so small that the noise is more than "
                 "16 million steps: take a larger step, or a larger budget"
             ) from None
-        # That of each window's counter is the cost of all windows.
+        # Each window's counter has the cost of all windows.
         spent += Fraction(counters[part][0].rho_item) * units
     return counters, math.nextafter(float(spent), math.inf)
 
@@ -247,9 +247,9 @@ class OnCounters(CounterMechanism):
         summed = self.config.sum
         if isinstance(noise, NoiseOfParts):
             if summed and self.of_sums and noise.sums:
-                # Cached noise is fast for tags with new ones only behind those of the last tick: in
-                # the order in which rows were shown, which stay shown. With `SUM_CELLS` a row's tag
-                # names other noise than that of its count.
+                # Cached noise is fast if new tags come only after those of the last tick. Shown
+                # rows stay shown, so take them in the order in which they were first shown. With
+                # `SUM_CELLS` a row's tag names noise other than that of its count.
                 order = np.argsort(ledger.shown[rows], kind="stable")
                 drawn = np.empty(len(rows), dtype=np.int64)
                 drawn[order] = noise.sums.at(t, ledger.tags[rows[order]] ^ SUM_CELLS)

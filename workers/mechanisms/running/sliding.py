@@ -82,7 +82,7 @@ from workers.mechanisms.running.on_counters import (
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import read_only
 
-# Of so few rows none are forgotten: they cost less than their renumbering.
+# With fewer rows none are forgotten: they cost less than renumbering does.
 LEAST_ROWS = 4096
 # Looking through so many counts takes as long as sorting one row.
 COUNTS_PER_SORTED_ROW = 256
@@ -100,8 +100,8 @@ Counters = tuple[WindowCounter, ...]
 class SlidingState(State):
     """The rows, what windows count of them, and the hops that will leave (sensitive).
 
-    `discovers`: whether labels are unknown, so that a row's last event decides whether it is
-    tested; hops then say when that was (`has_ages`). The ledger's own counts and sums are those of
+    `discovers` says whether labels are unknown. Then a row's last event decides whether it is
+    tested, and hops say when that was (`has_ages`). The ledger's own counts and sums are those of
     one tick, until `count` moves them here.
     """
 
@@ -185,9 +185,8 @@ class SlidingState(State):
                 self._add(i, entries, 1)
 
     def _check_ticks(self) -> None:
-        """Raise StateRefused if a stored row was shown, left or had an event in a later tick."""
+        """Raise StateRefused if a row has a tick, as of its last event, that is not counted yet."""
         ledger = self.ledger
-        # Columns of ticks, of the last one counted at most.
         ticks = [ledger.shown]
         if self._discovers:
             ticks += [ledger.last, ledger.left]
@@ -216,8 +215,8 @@ class SlidingState(State):
         """Return what was merged since the last call, and set the ledger's counts and sums to 0."""
         ledger = self.ledger
         counts = ledger.counts
-        # Rows are in `counts_changed` once for each message: distinct ones are found by looking
-        # through all counts, or where they are few by sorting them, which is then faster.
+        # A row is in `counts_changed` once for each message. Find the distinct ones by looking
+        # through all counts, or by sorting them, which is faster if they are few.
         merged = sum(map(len, ledger.counts_changed))
         if COUNTS_PER_SORTED_ROW * merged > len(counts):
             rows, taken = taken_from(counts)
@@ -280,7 +279,7 @@ class _ShownColumns:
         self._places[new] = np.arange(len(new)) + len(self._rows)
         self._rows = np.concatenate((self._rows, new))
         places = self._places[rows]
-        # With `SUM_CELLS` a row's tag names other noise than that of its count.
+        # With `SUM_CELLS` a row's tag names noise other than that of its count.
         drawn = self._columns.at(t, tags[self._rows] ^ SUM_CELLS)
         return [noise[places] for noise in drawn]
 
@@ -305,7 +304,7 @@ class WindowNoise:
         self._totals = LineColumns(of_totals, stream) if of_totals else None
         ranked = tuple(one for one in of_counts if isinstance(one, RankedLine))
         self._ranks = RankColumns(ranked, stream) if ranked else None
-        # The ledger whose rows the next two have, which `_follow` sets.
+        # The ledger of the rows in `_counts` and `_sums`; `_follow` sets all three.
         self._ledger: Ledger | None = None
         self._counts: LineColumns
         self._sums: _ShownColumns
@@ -313,7 +312,7 @@ class WindowNoise:
     @property
     def bytes_per_row(self) -> int:
         """Bytes kept for the noise of a row's counts and sum; totals are of stream keys."""
-        # Of columns made for this: those in use are made with the first ledger.
+        # Measure columns made for this: those in use are made with the first ledger.
         sums = 0
         if self._of_sums:
             sums = LineColumns(self._of_sums, self._stream).bytes_per_row
@@ -344,7 +343,7 @@ class WindowNoise:
         return () if self._totals is None else self._totals.at(t, key_tags)
 
     def _follow(self, ledger: Ledger) -> None:
-        """Begin new columns where a new ledger has come, whose rows are others (`compacted`)."""
+        """Begin new columns if the ledger is a new one, with other rows (`compacted`)."""
         if ledger is not self._ledger:
             self._ledger = ledger
             self._counts = LineColumns(self._of_counts, self._stream)
@@ -431,12 +430,12 @@ class Sliding(Budgeted):
         """Return how many periods of a user a window can count; 1 where an event is protected."""
         if self.config.user_period is None:
             return 1
-        # A window may begin in the last tick of a period: its other ticks are in the next ones.
+        # A window may begin in the last tick of a period: its other ticks are in later ones.
         other_ticks = self.windows[i].most_ticks - 1
         return 1 + -(-other_ticks // self.period)
 
     def _compute_bar(self, i: int) -> int:
-        """Return a_i, at most m_i: rarely do watched labels of count 0 pass it by noise alone.
+        """Return a_i, at most m_i, which watched labels of count 0 rarely pass by noise alone.
 
         Nothing that is promised depends on it.
         """
@@ -610,7 +609,7 @@ class Sliding(Budgeted):
         return max(map(self.memory_of, range(len(self.windows))))
 
     def _without_forgotten(self, state: SlidingState) -> SlidingState:
-        """Return the state, or where fewer than half of the rows are alive one of these alone."""
+        """Return the state, or one of the rows alive alone if they are fewer than half."""
         ledger = state.ledger
         alive = state.alive
         if alive is None or ledger.n < LEAST_ROWS or 2 * alive >= ledger.n:
@@ -680,7 +679,7 @@ class Sliding(Budgeted):
         windows = len(self.windows)
         worst = max(window.worst_variance() for window in self.windows)
         error = normal_bound(worst, labels * data.ticks * windows, beta) + 0.5
-        # Of a declared domain nothing is assumed.
+        # With a declared domain, nothing is assumed.
         assumes = f"at most {labels:,} labels occur" if self._discovers else ""
         over = f"{labels:,} labels, {data.ticks:,} ticks and {windows} windows"
         source = "docs/decisions/0036-windows-without-epochs.md, T3"
@@ -699,7 +698,7 @@ class Sliding(Budgeted):
         return counts, Bound("hidden", text, assumes, beta, hidden, source)
 
     def figures(self, last: int, worst: int) -> Iterator[Figure]:
-        """Yield D and K, for how long items that left are watched and at rest, if any can leave."""
+        """Yield D and K, how long items that left are watched, then at rest, if any can leave."""
         if self._discovers:
             meaning = "ticks for which an item that left is shown again at a low bar"
             yield Figure("watched", float(self.watched), meaning)

@@ -160,8 +160,8 @@ class SparseNoise:
         self._counter = counter
         self._test = mechanism._test_table
         self._threshold = mechanism._threshold_table
-        # At every tick the noise of the few chosen rows is drawn without a cache. Where that takes
-        # longer with every tick (`grows`), there is one, of all rows.
+        # At every tick the noise of the few chosen rows is drawn without a cache. If that takes
+        # longer with every tick (`grows`), there is a cache of all rows instead.
         self._columns = counter.columns(stream) if counter.grows else None
 
     def at(self, t: int, tags: Tags) -> Longs:
@@ -222,7 +222,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
     @classmethod
     def compared_settings(cls, other: HistogramConfig) -> Iterator[dict[str, Any]]:
         """Yield settings to compare with `other`: as many items as it shows."""
-        # 0: no setting of `other` says how many it shows.
+        # It is 0 if no setting of `other` says how many it shows.
         k = most_shown_by(other) or COMPARED_TOP_K
         if other.declared:
             # Not all labels: there must be some to choose from.
@@ -246,7 +246,7 @@ class SparseGumb(CounterMechanism):
     config: SparseGumbConfig
 
     def __init__(self, config: SparseGumbConfig, unit: str = "event") -> None:
-        """Compute the scales of all noise from rho, then from these what they cost.
+        """Compute the scales of all noise from rho, then what that noise costs.
 
         Symbols and proof are the module's. kappa adds up the three costs below: k / 2 of counters,
         k / 2 of picks, and 1/8 (or 2) of tests.
@@ -270,8 +270,9 @@ class SparseGumb(CounterMechanism):
             self._threshold_scale
         )
         self._test_table: Geometric | DiscreteLaplace = table(self._test_scale)
-        # Scales are rounded up, so at most rho is spent. A loss of range eps costs eps^2 / 8. These
-        # are for an event that changes counts by one; by Dinf it costs Dinf^2 as much.
+        # Scales are rounded up, so at most rho is spent. A loss of range eps costs eps^2 / 8. The
+        # costs here are for an event that changes counts by one; a change by Dinf costs Dinf^2
+        # times as much.
         counts = k * (s + 1) * Fraction(self._counter.rho_item)
         picks = k * (s + 1) / self._pick_scale**2 / 8
         test_range = 1 / self._threshold_scale + 2 / self._test_scale
@@ -333,7 +334,7 @@ class SparseGumb(CounterMechanism):
             sd = math.sqrt(worst + 1 / 12)
             eta = math.ceil(2 * sd + test * math.log(d * (ticks + 1)))
         noise = normal_bound(worst, d * ticks, part)
-        # Bounds on Y and Z are one more than for Laplace noise: they are whole numbers.
+        # Bounds on Y and Z are one more than for Laplace noise, as they are whole numbers.
         late = laplace_bound(float(self._threshold_scale), config.switches, part) + 1
         error = noise + rounding + eta + late
         if config.accounting != "tight":
@@ -418,7 +419,7 @@ class SparseGumb(CounterMechanism):
                 z = noise.threshold(state.key_tags[key : key + 1], used)
                 if most > least + self.eta(t) + z:
                     self._choose(state, key, counts[key], used + 1, noise)
-        # Without a test at tick 1, and at the first tick of a stream key that comes later.
+        # Choose without a test at tick 1, and at the first tick of a stream key that comes later.
         for key in range(len(counts)):
             if key not in state.chosen:
                 self._choose(state, key, counts[key], 0, noise)

@@ -79,7 +79,7 @@ class Pairs:
         self._rows = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._last = np.zeros(FIRST_CAPACITY, dtype=np.int64)
         self._index = TagIndex()
-        # How many pairs, the first ones, are in blocks that `changed` has returned.
+        # How many of the first pairs are in blocks that `changed` has returned.
         self._stored = 0
 
     def __repr__(self) -> str:
@@ -177,7 +177,7 @@ class UniqueState(SlidingState):
         """Return which pairs are in a window."""
         t = self.hops.tick
         begin = min(window.begin(t) for window in self._windows)
-        # Not below 0, which is the `last` of pairs in no window.
+        # At least 0, as pairs in no window may have a `last` of 0.
         return self.pairs.last > max(begin, 0)
 
     @property
@@ -219,10 +219,10 @@ class UniqueState(SlidingState):
             self._merged.append(added)
 
     def _append_items(self, part: Contributions, keys: Codes, rows: Longs) -> None:
-        """Append items that the ledger lacks to it, each once.
+        """Append to the ledger the items that it lacks, each once.
 
-        They are those in some `rows` of a message, all of served stream keys; `keys` has the
-        ledger's index of the stream key by row of the message.
+        They are in `rows` of a message, all of served stream keys. `keys` has the ledger's index of
+        the stream key for every row of the message.
         """
         rows = rows[_first_of_each(part.tags.take(rows, axis=0))]
         labels = part.labels.take(rows)
@@ -245,13 +245,13 @@ class UniqueState(SlidingState):
             # Pairs that the window did not count before this tick. (Its begin may be below 0.)
             is_new = (last_before == 0) | (last_before <= window.begin(tick_before))
             self._add_pairs(i, merged[is_new], 1)
-            # Of the pairs in hops that leave the window, those without a later event leave it.
+            # Pairs in hops that leave the window leave it too, if they have no later event.
             left = [entries.rows for entries in self.hops.leaving(i, tick_before)]
             leaving = _distinct(left)
             self._add_pairs(i, leaving[last[leaving] <= window.begin(t)], -1)
         # No hop has these pairs' last ticks any more, so a restart could not read those of their
-        # items from hops: the ledger stores them. Not of an item with a later event: that is of
-        # another pair, in a hop that is kept.
+        # items from hops: the ledger stores them. It needs none for an item with a later event,
+        # which another pair has in a hop that is kept.
         for dropped in self.hops.drop(last):
             if self._discovers:
                 rows = np.unique(pairs.rows[dropped]).astype(np.int64)
@@ -279,7 +279,7 @@ class UniqueState(SlidingState):
             np.maximum.at(ledger.last, self.pairs.rows, last)
         self._check_ticks()
         for i, window in enumerate(self._windows):
-            # Not below 0, which is the `last` of pairs without an event in any window.
+            # At least 0, as pairs without an event in any window have a `last` of 0.
             begin = max(window.begin(self.hops.tick), 0)
             self._add_pairs(i, np.flatnonzero(last > begin), 1)
 
@@ -297,7 +297,7 @@ class UniqueState(SlidingState):
         new_pairs = np.full(self.pairs.n, -1, dtype=np.int64)
         new_pairs[live] = np.arange(len(live))
         compact.hops = self.hops.renumbered(new_pairs, compact.pairs.last)
-        # The ledger may have rows for which there are no counts yet.
+        # The ledger may have rows that have no counts yet.
         self._grow()
         compact._counts = self._counts.take(rows, axis=1)
         return compact
@@ -338,7 +338,7 @@ class UniqueNoise(WindowNoise):
     """The noise of unique users in all windows, each with columns of its own, for one thread."""
 
     def __init__(self, stream: NoiseStream, windows: Actives) -> None:
-        # That of counts, sums and totals as `sliding` has them: not used.
+        # The noise of counts, sums and totals in `sliding` is not used.
         super().__init__(stream, of_counts=(), of_sums=(), of_totals=())
         self._actives = windows
         self._columns: list[ActiveColumns] = []
@@ -374,8 +374,8 @@ class UniqueNoise(WindowNoise):
 def cells_of_window(i: int) -> Tags:
     """Return what a row's tag is xored with in window i, so that each window has its own noise.
 
-    Noise is AES(tag XOR cell), so this is as good as other cells. These bits are in the level of a
-    cell, the first word, above those of any counter's level: windows share no cell.
+    Noise is AES(tag XOR cell), so this amounts to other cells. These bits are in the level of a
+    cell, its first word, above those of any counter's level, so windows share no cell.
     """
     return np.array([i << 40, 0], dtype=np.uint64)
 
@@ -429,7 +429,7 @@ class UniqueUsers(Sliding):
     def _without_forgotten(self, state: SlidingState) -> SlidingState:
         """Return the state, or one without forgotten rows and pairs.
 
-        The latter where more than half of the rows, or of the pairs (`wastes`), are forgotten.
+        It drops them if more than half of the rows, or of the pairs (`wastes`), are forgotten.
         """
         kept = super()._without_forgotten(state)
         if kept is state and isinstance(state, UniqueState) and state.wastes:
