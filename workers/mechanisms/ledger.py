@@ -327,7 +327,7 @@ class Ledger:
         self.left_changed.append(rows)
 
     def selected(self, rows: Rows) -> Ledger:
-        """Return a ledger of these rows alone, in this order, of which nothing is stored yet.
+        """Return a ledger of only these rows, in this order, with nothing stored yet.
 
         As rows are append-only, this is how a mechanism without epochs forgets items that are gone.
         """

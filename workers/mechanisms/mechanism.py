@@ -168,7 +168,8 @@ class Mechanism(Frozen):
 
     configs: ClassVar[tuple[type[HistogramConfig], ...]] = ()
     kind: str
-    # Of the noise; or "laplace", "logistic" (selects top-k items), "sum" (answers from noisy sums).
+    # The law of the noise: "gaussian" or "laplace"; "logistic" if it selects top-k items; "sum" if
+    # answers come from noisy sums.
     law = "gaussian"
     config: HistogramConfig
     _cost: PrivacyCost

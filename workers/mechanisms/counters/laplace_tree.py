@@ -135,5 +135,5 @@ class LaplaceColumns:
 def laplace_tree(
     horizon: int, epsilon: Fraction, sensitivity: int, radix: int = 2
 ) -> LaplaceTree:
-    """Return the tree of these settings; equal arguments, the same object."""
+    """Return the tree of these settings, the same object for equal arguments."""
     return LaplaceTree(horizon, epsilon, sensitivity, radix)

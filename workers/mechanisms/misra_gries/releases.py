@@ -125,7 +125,7 @@ class PureLaw(Frozen):
         self.epsilon = float_up(units / self.scale)
         # Labels with a counter in either neighbour's sketch.
         self.concerned = 2 * size
-        # Of a count: one noise value, and the rounding of a multiple of 1 / (k + 1).
+        # For a count: one noise value, and the rounding of a multiple of 1 / (k + 1).
         parts = (size + 1) ** 2
         self.variance = self.table.variance / parts + (1 - 1 / parts) / 12
 

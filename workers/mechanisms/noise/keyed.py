@@ -142,7 +142,7 @@ class _Scratch(threading.local):
             algorithms.AES(aes_key), modes.ECB()
         ).encryptor()
         self.blocks: Words = np.empty((CHUNK_ROWS, 2), dtype=_WORD)
-        # With space for one block beyond the words of a call, which update_into needs.
+        # update_into needs space for one block beyond the words of a call.
         self.words: Words = np.empty((CHUNK_ROWS + 1, 2), dtype=_WORD)
         # The same memory as bytes, for the cipher.
         self.blocks_bytes = self.blocks.data.cast("B")

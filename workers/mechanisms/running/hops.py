@@ -393,7 +393,7 @@ def _added_up(parts: Sequence[Entries]) -> Entries:
     """Return the sum of several entries, by row; all have `steps`, or none has."""
     if len(parts) == 1:
         return parts[0]
-    # Enough rows for all of them.
+    # Room for the rows of all parts.
     n = 1 + max(int(part.rows[-1]) for part in parts)
     counts = np.zeros(n, dtype=np.int64)
     steps = np.zeros(n if len(parts[0].steps) else 0, dtype=np.int64)
