@@ -49,7 +49,7 @@ class Kernel:
             from workers.arrays.compiler import compile_function
 
             with _MAKING:
-                # Unless another thread has made it while this one waited for the lock.
+                # Another thread may have made it while this one waited for the lock.
                 if self._dispatcher is None:
                     self._dispatcher = compile_function(
                         self._function, self._options, is_part=self._is_part

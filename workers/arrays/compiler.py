@@ -19,7 +19,7 @@ from typing import Any, cast
 def _hide_modules(*names: str) -> Iterator[None]:
     """Make modules that are not loaded appear uninstalled to imports in this context.
 
-    So numba, which uses them only if they are installed, does without the time of their import.
+    numba imports some modules only if they are installed, so hiding them saves that time.
     """
     modules = cast(dict[str, object], sys.modules)
     hidden = [name for name in names if name not in modules]
@@ -31,7 +31,7 @@ def _hide_modules(*names: str) -> Iterator[None]:
             del modules[name]
 
 
-# They take 0.25 s, and no kernel needs them.
+# Importing them takes 0.25 s, and no kernel needs them.
 with _hide_modules("scipy.linalg", "cffi"):
     import llvmlite.binding
     import numba
@@ -62,7 +62,7 @@ def _cache_name() -> str:
     digest = blake2b(target.encode(), digest_size=8)
     for path in sorted(_PACKAGE.rglob("*.py")):
         code = path.read_bytes()
-        # Files that have kernels, and those that set numba up.
+        # Files with kernels, and those that set up numba.
         if _IMPORT in code or path in _SETTING_UP:
             digest.update(str(path.relative_to(_PACKAGE)).encode() + b"\0" + code)
     return f"kernels-{digest.hexdigest()}"
@@ -122,9 +122,9 @@ def _forbid_negative_indices() -> None:
     def from_start(
         context: Any, builder: Any, kind: Any, index: Any, length: Any
     ) -> Any:
-        """Compile the use of an index; in place of numba's function, which adds `length` below 0.
+        """Compile an index as it is, where numba would add `length` to a negative one.
 
-        Kernels with bounds checks keep that one. `kind` is the index's integer type.
+        Kernels with bounds checks keep numba's function. `kind` is the index's integer type.
         """
         if context.enable_boundscheck:
             return from_either_end(context, builder, kind, index, length)
@@ -185,20 +185,20 @@ def compile_function(
 def _compile_again_for_python(part: Any, for_python: Any) -> None:
     """Make a part callable from Python too, as tests call it, without a change for kernels.
 
-    Both are numba's dispatchers of the same function, and an *overload* is its compiled version for
+    Both are numba's dispatchers of the same function. An *overload* is the function compiled for
     some argument types. Those of `part` have no Python entry point, which saves compile time in
-    kernels; at a call from Python, `for_python` compiles the function again, with one, uncached.
+    kernels. When Python calls, `for_python` compiles it again with an entry point, uncached.
     """
     register_for_python = part.add_overload
 
     def add_for_kernels(result: Any) -> None:
-        """Take the place of numba's `add_overload`, which would offer this one to Python too."""
+        """Replace numba's `add_overload`, which would also offer the overload to Python."""
         part.overloads[tuple(result.signature.args)] = result
 
     def compile_for_python(*arguments: object) -> object:
-        """Compile for the types of these arguments, as numba asks when Python calls with new ones.
+        """Compile for the types of these arguments; return the entry point that numba then calls.
 
-        Returns the entry point that numba then calls.
+        numba asks for this when Python passes types that are new.
         """
         known = len(for_python.overloads)
         entry = for_python._compile_for_args(*arguments)

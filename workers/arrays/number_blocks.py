@@ -42,8 +42,8 @@ def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArr
 def xor(tags: Words, cells: Words, out: Words) -> None:
     """Write tag xor cell, of every tag (n, 2) for every cell (k, 2), to `out` (k n, 2), by cell.
 
-    These are the inputs of `mechanisms.noise.keyed`, which makes a random word of each with AES: a
-    tag is an item's digest, a cell says which of its noises is drawn, such as a block of ticks'.
+    `mechanisms.noise.keyed` turns each into a random word with AES. A tag is an item's digest; a
+    cell says which of the item's noise values is drawn, such as that of a block of ticks.
     """
     n = len(tags)
     for j in range(len(cells)):
@@ -151,10 +151,10 @@ def find_printed(
 ) -> tuple[int, int, int]:
     """Find the rows that a tick of sliding windows newly shows, and all that it shows (prints).
 
-    As `find_shown`, but a shown row may be hidden again later, and then has to rest before it is
-    shown again. Windows count the same rows over different lengths of time, and show a row
-    together. A hidden row is shown if in some window its noisy count is above the window's
-    threshold, and its last event is after the window's tick in `since`; but not while it rests.
+    Unlike in `find_shown`, a shown row may be hidden again, and then has to rest before it is shown
+    again. Windows count the same rows over different lengths of time, and show a row together. A
+    hidden row is shown if in some window its noisy count is above the window's threshold, and its
+    last event is after the window's tick in `since`; but not while it rests.
 
     Args:
         counts: (windows, n or more), exact counts.

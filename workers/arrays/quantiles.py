@@ -8,8 +8,8 @@
                 covariances are given in units of sd^2
     interval    all x at which |G(x)| <= `normal` sd sqrt(V): a wider G is not due to noise
 
-A place is a bucket and the fraction of its width. In place of a bucket, an end of an interval may
-be OPEN, beyond all edges on its own side, or EDGE: the outermost edge of the other side.
+A place is a bucket and a fraction of its width. Instead of a bucket, an end of an interval may have
+OPEN (beyond all edges on its own side) or EDGE (the outermost edge of the other side).
 `pipeline/snapshots.py` derives the formulas.
 """
 
@@ -126,7 +126,7 @@ def fit_crossing(g: Floats, lowest: float, highest: float) -> tuple[int, float]:
 
     Noise makes G itself pass 0 several times; the least-squares ascending fit (isotonic regression)
     does once. `g` has G at the edges (n,). `lowest` and `highest`, G below and above all counts,
-    are bounds of the fit.
+    bound the fit.
     """
     n = len(g)
     # The fit passes 0 in the bucket at which the sum of G over all edges below is least.
@@ -138,12 +138,12 @@ def fit_crossing(g: Floats, lowest: float, highest: float) -> tuple[int, float]:
         if below < least:
             bucket = i + 1
             least = below
-    # Beyond the outermost edges: these buckets have no width to be a fraction of.
+    # The outermost buckets have no width, so there is no fraction of it.
     if bucket == 0 or bucket == n:
         return bucket, 0.0
     # The fit at the edges beside it, by its min-max form: the largest mean of G over edges that end
-    # at the left one, the least over edges that begin at the right one; between them, it is a line,
-    # from left <= 0 to right >= 0, which passes 0 after -left of its right - left.
+    # at the left one, the least over edges that begin at the right one. Between them, the fit is a
+    # line from left <= 0 to right >= 0, which passes 0 at the fraction -left / (right - left).
     left = lowest
     total = 0.0
     for i in range(bucket):

@@ -239,7 +239,7 @@ def take_counters(
 
 @kernel
 def fill_sketch_slots(table: SketchTable) -> None:
-    """Enter all rows in the table's slots, which are all free: the caller has just made more."""
+    """Enter all rows in the table's slots; all are free, as the caller has just added slots."""
     mask = np.uint64(len(table.slots) - 1)
     for place in range(table.used[KEYS]):
         row = int(table.first[table.met[place]])

@@ -78,10 +78,10 @@ def ticks_of(
 ) -> tuple[int, bool]:
     """Write the tick of each event's effective time, which is not before its time.
 
-    Tick 1 starts at `start`, and every tick lasts `width`. Writes `ticks` (n,), 0 for an event from
-    before `start`: by its own time, so that it counts in no tick however late it comes. Writes
-    `begins`: the first event, and every event in another tick than the one before it. Returns the
-    number of `begins`, and whether ticks never decrease.
+    Tick 1 starts at `start`, and every tick lasts `width`. Writes `ticks` (n,); 0 if the event's
+    own time is before `start`, so that it counts in no tick however late it comes. Writes `begins`:
+    the first event, and every event in another tick than the one before it. Returns the number of
+    `begins`, and whether ticks never decrease.
     """
     runs = 0
     ascending = True
@@ -232,7 +232,7 @@ def multiply_numbers(
 
 @kernel
 def fill_slots(table: Table, used: int) -> None:
-    """Enter the label rows among the first `used` rows in slots that were emptied or made larger.
+    """Enter the label rows among the first `used` rows in the table's slots, which are empty.
 
     A stream key's own row needs no slot: `has_row` says whether there is one.
     """

@@ -51,7 +51,7 @@ def first_marked(marks: np.uint64) -> int:
     """Return the index of a word's first marked byte; one must be marked."""
     # Only the lowest bit that is set: x & -x.
     lowest = marks & (~marks + np.uint64(1))
-    # Moved from bit 8 k + 7 to 8 k, it is 2^(8 k): PLACES times that has k as its highest byte.
+    # Shifted from bit 8 k + 7 to 8 k, it is 2^(8 k); PLACES times that has k in its highest byte.
     return int(np.int64(((lowest >> np.uint64(7)) * PLACES) >> np.uint64(56)))
 
 

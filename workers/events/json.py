@@ -224,7 +224,7 @@ class Json(JsonDecoder):
 
 def _checked_text(value: bytes) -> str:
     """Return the text of a record that is nested no deeper than its readers go."""
-    # Only then can it be nested so deep; nearly all records have fewer brackets.
+    # Only then can it be nested too deep; nearly all records have fewer brackets.
     if value.count(b"[") + value.count(b"{") > NESTED_MAX:
         record = np.frombuffer(value, dtype=np.uint8)
         if scanner.nesting_depth(record) > NESTED_MAX:

@@ -110,7 +110,7 @@ def peek(data: Bytes, pos: int, stop: int) -> int:
 
 @checked_part
 def skip_space(data: Bytes, pos: int, stop: int) -> int:
-    """Return where JSON's white space from `pos` on ends."""
+    """Return where the white space that starts at `pos` ends."""
     while pos < stop:
         byte = byte_at(data, pos)
         # The first comparison decides at nearly all bytes.
@@ -691,14 +691,14 @@ def child_escaped(
 ) -> tuple[int, int]:
     """Return the closing quote of a name with escapes at `pos`, and the child of `node` it names.
 
-    The quote is FULL for want of room in `decoded`, or REFUSED; the child is NONE if it names none.
-    With the child `hint`, the likely one, the search for it begins.
+    The quote is FULL if `decoded` has no room, or REFUSED; the child is NONE if it names none. The
+    search begins with the child `hint`, the likely one.
     """
     end, more = decoded_text(data, pos, stop, decoded, filled)
     if end == REFUSED:
         return FULL if more == FULL else REFUSED, NONE
-    # `decoded` has no quotes around the name, as `signature` wants around an empty one; but with an
-    # escape this is none. Nobody reads the decoded name later, so `filled` stays.
+    # `signature` needs quotes around an empty name, and `decoded` has none; but a name with an
+    # escape is not empty. Nobody reads the decoded name later, so `filled` stays.
     return end, child_named(decoded, filled, more, walk.nodes, walk.names, node, hint)
 
 
@@ -927,12 +927,11 @@ def scan_all(
     begin: int,
     out: Output,
 ) -> tuple[int, int]:
-    """Log the records from `begin` on, until `out` is full; others than `plain` are declined.
+    """Log the records from `begin` on, until `out` is full; decline those that are not `plain`.
 
     `values`, int64 (n, 2), has start and stop of each record, a negative start if it has no value.
-    Also stops behind the record with which declined records reach `out.declined_bytes`, so that
-    their objects never fill the memory. Returns the record to resume from, or n, and the bytes used
-    in `decoded`.
+    Also stops once declined records have `out.declined_bytes` in total, so that their objects never
+    fill the memory. Returns the record to resume from, or n, and the bytes used in `decoded`.
     """
     used = 0
     filled = 0

@@ -1,9 +1,9 @@
 """Read log values as numbers, labels, counts and times.
 
 A log value is a row of an event log (`events.log`): a KIND, and START and STOP of its text in
-`data`, or START alone for a value of a binary format. Of numbers, KIND is WHOLE, NUMBER (with a
-point) or EXPONENT for digits, VALUE for an integer in START, or REAL for the bits of a float64
-there. The functions here read the usual forms of a value exactly as the general reader
+`data`, or START alone for a value of a binary format. A number in digits is WHOLE, NUMBER (with a
+point) or EXPONENT; START is an integer if the KIND is VALUE, and the bits of a float64 if it is
+REAL. The functions here read the usual forms of a value exactly as the general reader
 (`events.project`) does, and leave all others to it: by -1, or by the bounds -inf and inf. Texts may
 hold numbers, as producers write them in quotes.
 """
@@ -152,8 +152,8 @@ def parse_real(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
 def kind_in_text(data: Bytes, start: int, stop: int) -> int:
     """Return the kind of the number that a text holds.
 
-    OTHER if it certainly holds none. TEXT if the general reader has to decide: it begins as a
-    number, but goes on otherwise, or has more digits than a log may have.
+    OTHER if it certainly holds none. TEXT if the general reader has to decide: it begins like a
+    number but does not end like one, or has more digits than a log may have.
     """
     byte = peek(data, start, stop)
     if byte != MINUS and not ZERO <= byte <= NINE:
@@ -307,7 +307,7 @@ def unusual_count(data: Bytes, start: int, stop: int, kind: int) -> int:
 def item_count(data: Bytes, log: Longs, row: int) -> int:
     """Return the count in log row `row`; -1 if it is none, or has more than COUNT_DIGITS digits.
 
-    Larger ones than AMOUNT_MAX, which has more digits, count as that.
+    A count above AMOUNT_MAX is returned as AMOUNT_MAX.
     """
     kind = log[row, KIND]
     start = log[row, START]
@@ -381,7 +381,7 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     if position < stop and data[position] == POINT:
         position += 1
         begin = position
-        # Below a ms it is cut off: `scale` is 0 then.
+        # Digits below a ms are cut off: `scale` is then 0.
         while position < stop and 0 <= int(data[position]) - ZERO <= 9:
             fraction += (int(data[position]) - ZERO) * scale
             scale //= 10
@@ -412,7 +412,7 @@ def whole_time(data: Bytes, start: int, stop: int, unit: int) -> int:
     if data[start] == MINUS:
         return -1
     if unit in (US, NS):
-        # Drop the digits below a ms before parsing: of the 19 that a log allows, the rest fits.
+        # Drop the digits below a ms before parsing: a log has at most 19, of which the rest fits.
         stop -= 3 if unit == US else 6
         if stop <= start:
             return 0  # less than a ms

@@ -91,8 +91,8 @@ class Projection(Frozen):
     def numbers(self, record: object) -> dict[str, list[float | Decimal]]:
         """Return, by view of sums, the numbers in a record that it adds up, one for each item.
 
-        As written: an `Event` has them as clamped steps. `check` shows how many a range clamps.
-        Nothing for a reject, or for a view that does not include the event.
+        They are as written, while an `Event` has them as clamped steps. There are none for a
+        reject, or for a view that does not include the event.
         """
         event = self.event(record)
         if isinstance(event, str) or not isinstance(record, Mapping):
@@ -147,11 +147,11 @@ class _ViewProjection(Frozen):
     """The rule of one view. What it returns per item is a label, or a bucket number with edges."""
 
     def __init__(self, view: View, may_lack_items: bool) -> None:
-        """`may_lack_items`: absent or null items mean none, and no reject (`events.missing`)."""
+        """`may_lack_items`: absent or null items mean none, not a reject (`events.missing`)."""
         self._view = view
         self._may_lack_items = may_lack_items
         self._number_path = view.number
-        # Views of which these are equal read the same items: a key of the `Cache` of a record.
+        # A key of a record's `Cache`: views with the same key read the same items.
         self._items_key = view.items, view.count, view.edges
         self._rounding = None if view.sum is None else Rounding(view.sum)
         self._where = tuple(
@@ -486,7 +486,7 @@ def _is_unicode(value: object) -> bool:
 def _text(value: str | int) -> str:
     """Return a value in label form, as its vocabulary knows it."""
     if type(value) is int and value.bit_length() > _LABEL_BITS_MAX:
-        # Longer than any label, as its digits would be: Python refuses to print so many.
+        # Longer than any label, as its digits would be, which Python refuses to print.
         return "9" * (LABEL_BYTES_MAX + 1)
     return as_label(value)
 

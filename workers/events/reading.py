@@ -200,8 +200,8 @@ class Reading:
             )
             if begin == n:
                 break
-            # It stopped for want of room: for labels if the longest event might not fit in any
-            # column, else for `written`.
+            # It stopped for lack of room: for labels if the longest event might not fit in the
+            # fullest column, else in `written`.
             if room < len(rows) and int(spans.used.max(initial=0)) + longest > room:
                 room = min(len(rows), 2 * room)
                 spans = spans._replace(
@@ -248,7 +248,7 @@ class Reading:
                 spans.keys[key, row] = self._text(values.key)
             if column not in added:
                 more = self._more_labels[column]
-                # `finish` puts these labels, of two numbers each, behind the kernel's.
+                # `finish` puts these labels, two numbers each, behind the kernel's.
                 start = int(spans.used[column]) + len(more) // 2
                 added[column] = start, len(values.labels)
                 for label in values.labels:
@@ -352,9 +352,9 @@ class EventReader(Frozen):
     def decode_all(
         self, records: Records, row: int, fmt: Format | None = None
     ) -> object:
-        """Return a record as plain objects, or raise ValueError(reason); for `check`.
+        """Return a record as plain objects, or raise ValueError(reason).
 
-        JSON and Avro have all fields; Protobuf and JSON behind a schema id only the wanted ones.
+        JSON and Avro have all fields; Protobuf and JSON with a schema id have only the wanted ones.
         """
         if fmt is None:
             return self._json.decode_all(records.value(row) or b"")
@@ -480,7 +480,7 @@ class SourceReader:
     def read(self, records: Records, latest_ms: int | None = None) -> Iterator[Reading]:
         """Read a batch part by part; reject events after `latest_ms`, if not None.
 
-        They would close ticks for all others.
+        Such events would close ticks for all others.
         """
         for reading in self.spans(records):
             yield self.encode(reading, latest_ms)
@@ -556,7 +556,7 @@ class SourceReader:
         """Return for each event, int8 (n,), the first reason against it.
 
         That is 0 if it is accepted, else an index in `_REASONS`, or _PASSED_OVER for a wrong time
-        of an event that no view includes. Events after `latest_ms` are refused, None: none are.
+        of an event that no view includes. Events after `latest_ms` are refused (None: none are).
         `keys` are the codes of the events' stream keys, by key of the layout.
         """
         refused = np.zeros(len(reading), dtype=np.int8)
@@ -582,7 +582,7 @@ class SourceReader:
         return refused
 
     def _reason(self, why: int, time_ms: int) -> str:
-        """Return the words of a refusal; for a wrong time, with the unit that it may have.
+        """Return the text of a refusal; for a wrong time, with the unit that it may have.
 
         A record without a time has -1, or 1 if it was forwarded by user.
         """
@@ -635,7 +635,7 @@ class SourceReader:
         )
         for view, own_counts in zip(views, view_counts, strict=True):
             if own_counts is counts:
-                # The first view, to whose events no other one had to add any.
+                # The first view, if no other one had events to add to its own.
                 yield layout.names[view], shared
                 continue
             key = layout.key_of[view]

@@ -85,10 +85,7 @@ class AlwaysOpen:
 
 
 class CommandWait(AlwaysOpen):
-    """The wait of a command for the registry: all in all `patience_s`, from now on.
-
-    Then `refusal` is raised.
-    """
+    """A command's wait for the registry: `patience_s` in total, then it raises `refusal`."""
 
     def __init__(self, patience_s: float, refusal: SettingsError) -> None:
         self._deadline = time.monotonic() + patience_s
@@ -103,7 +100,7 @@ class CommandWait(AlwaysOpen):
 class Access:
     """Registry connection: options of confluent-kafka's client. The repr shows no values.
 
-    For `patience_s` an id that the registry does not know is asked for again.
+    An id that the registry does not know is asked for again during `patience_s`.
     """
 
     url: str
@@ -137,7 +134,7 @@ def _bound_answers(client: Any) -> None:
 
     A compressed answer could grow beyond the bound after it is counted, so none is taken.
     """
-    # What confluent-kafka's client is built on: its hooks and errors are used here.
+    # confluent-kafka's client is built on it; its hooks and errors are used here.
     import httpx2 as httpx
 
     class Bounded(httpx.SyncByteStream):
@@ -147,7 +144,7 @@ def _bound_answers(client: Any) -> None:
             self._stream = stream
 
         def __iter__(self) -> Iterator[bytes]:
-            """Yield the answer as it comes; raise once it is too long, or comes for too long."""
+            """Yield the answer as it arrives; raise once it is too long or takes too long."""
             left = _ANSWER_BYTES_MAX
             until_s = time.monotonic() + _ANSWER_S
             for piece in self._stream:
@@ -210,7 +207,7 @@ class Registry:
             if found is not None:
                 return found
             with self._lock:
-                # A header has room for ids beyond those of registries.
+                # A header has room for larger ids than registries have.
                 if schema_id > _ID_MAX or self._is_unknown(schema_id):
                     return None
                 request = self._requests.get(schema_id)
@@ -293,7 +290,7 @@ class Registry:
                 raise _UnknownId from None
             raise
         return Schema(
-            # Registries leave Avro's out.
+            # Registries leave out the type of Avro schemas.
             registered.schema_type or AVRO,
             registered.schema_str or "",
             tuple(references.values()),
@@ -309,7 +306,7 @@ class Registry:
         for each in schema.references or ():
             if each.name in found or each.name in above:
                 continue
-            # Too many to fetch: as if one were missing, the records become rejects.
+            # Too many to fetch: the records become rejects, as if a reference were missing.
             if len(above) > _REFERENCES_DEEP or len(found) >= _REFERENCES_MAX:
                 raise _UnknownId
             inner = self._client.get_version(each.subject, each.version).schema

@@ -9,7 +9,7 @@ only between two floats, and these do not agree about a condition, bucket or ste
 
 In steps: a sum adds up numbers from `from` to `to`, rounded to multiples of `step` above `from`.
 
-A *slot* is the number of a wanted field, by which a log has its rows. Kernels write the text of a
+A *slot* is the number of a wanted field, which every row of a log has. Kernels write the text of a
 binary format's numbers and booleans to `written`, whose positions count on from len(data), and
 return how many bytes of it are used then.
 
@@ -193,12 +193,12 @@ def is_listed(
 
     Those are words[first_word:words_stop]. Label form is how the value is written as a label: 5 is
     "5". A number's or boolean's is written behind the `written_used` bytes in use, and dropped. A
-    value that has no label is none of the words.
+    value without a label form is none of the words.
     """
     start = logs.rows[row, START]
     stop = logs.rows[row, STOP]
-    # A text is compared in place: `label` would refuse one longer than a label. Of the others, the
-    # bytes used by `label` are not kept: the next value overwrites them.
+    # A text is compared in place: `label` would refuse one longer than a label. What `label` writes
+    # for other values is not kept: the next value overwrites it.
     if logs.rows[row, KIND] not in (kinds.TEXT, kinds.WHOLE):
         start, stop, _ = label(logs.data, logs.written, written_used, logs.rows, row)
         if start < 0:
@@ -226,7 +226,7 @@ def check_condition(
     """Return 1 if a condition holds for the value in log row `row`, 0 if not, DECLINED if unsure.
 
     A `row` of -1 means that the field is absent. `condition` is a row of `conditions`: its operand
-    is where the words or the bound that it asks for are in `program`, or 1 or 0 for EXISTS.
+    says where `program` has the words or the bound; for EXISTS it is 1 or 0.
     """
     asks = condition[ASKS]
     operand = condition[OPERAND]
@@ -261,7 +261,7 @@ LINEAR_SEARCH_MAX = 16
 def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
     """Return the number of edges[first:stop], ascending, that are at most `value`.
 
-    A binary search, up to the last few edges: to compare these one by one takes less time.
+    A binary search down to the last few edges, which are faster to compare one by one.
     """
     low = first
     high = stop
@@ -281,12 +281,13 @@ def find_bucket(value: float, edges: Floats, first: int, stop: int) -> int:
 def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> int:
     """Return a sum's number, in log row `row`, rounded to steps; -1 if unsure.
 
-    Unsure is a text that the general reader has to read, or a float if DIGITS is -1. The caller
-    knows that it is from `least` to `most` steps, but floats cannot tell which. Decides in whole
-    numbers: a bisection for the largest k whose edge, from + (2k - 1) step / 2, is at most the
-    number, as halves of a step round up. `exact` is the sum's row of `exact_sums`: `from` and half
-    a step as whole numbers and parts of 1 / PART, and, to compare floats, in units of 10^-DIGITS;
-    DIGITS is -1 where an edge would have more than 15 digits.
+    It is unsure about a text that the general reader has to read, and about a float if DIGITS is
+    -1. The caller knows that the number is from `least` to `most` steps, but floats cannot tell
+    which. This function decides in whole numbers: a bisection finds the largest k for which the
+    edge from + (2k - 1) step / 2 is at most the number, as halves of a step round up. `exact` is
+    the sum's row of `exact_sums`: `from` and half a step as whole numbers and parts of 1 / PART,
+    and, to compare floats, in units of 10^-DIGITS; DIGITS is -1 where an edge would have more than
+    15 digits.
 
     A float counts as its shortest decimal. That is at least an edge of at most 15 digits if the
     float is at least the edge's nearest float: no other decimal of so few digits has the same.
@@ -305,7 +306,7 @@ def exact_steps(logs: Logs, row: int, exact: Longs, least: int, most: int) -> in
             return -1
         real = np.int64(start).view(np.float64)
     elif kind == kinds.VALUE:
-        # No edge is so large: beyond it, a number compares in the same way.
+        # No edge is as large as WHOLE_MAX, so larger numbers compare like it.
         integer = min(max(start, -WHOLE_MAX), WHOLE_MAX)
     else:
         integer, part = decimal_parts(logs.data, start, stop)
@@ -412,7 +413,7 @@ def add_elements(
 ) -> tuple[int, int]:
     """Add the items of a list of objects; return bytes used in `written`, or DECLINED, and labels.
 
-    `of_event` is the amount of every item, unless one stands beside each: negative if it is absent
+    `of_event` is the amount of every item, unless each has its own. It is negative if it is absent
     or unsure, which declines the event as soon as it has an item. The list's log begins in `row`,
     its event's ends before `stop`. The n-th row with the slot of the items belongs to the n-th
     object, as does the n-th with that of the counts: where an object lacks its row, the rows run
@@ -456,9 +457,10 @@ def add_value(
     """Add the items of a value that is no list of objects: a list of labels, a map or one label.
 
     The log of the value begins in `row`, and that of its event ends before `stop`. `of_event` is
-    the amount of every item, unless a map states them; negative if it is absent or unsure, which
-    declines the event as soon as it has an item. The column has `n_labels` labels so far.
-    Returns bytes used in `written`, or DECLINED to the general reader, and labels then.
+    the amount of every item, unless a map states them. It is negative if it is absent or unsure,
+    which declines the event as soon as it has an item. The column has `n_labels` labels so far.
+    Returns bytes used in `written`, or DECLINED to the general reader, and the new number of
+    labels.
     """
     log = logs.rows
     column = to.column
@@ -466,7 +468,7 @@ def add_value(
     # With a field for the count, the value must be one item. (In a column of sums, COUNT is the
     # slot of the number, which holds for all items.)
     counts_one = column[COUNT] >= 0 and column[SUMS] == 0
-    # Both bounds on START keep the loops within the event's log, should it have fewer rows.
+    # Both bounds on START keep the loops within the event's log if it has fewer rows.
     if kind == kinds.LIST:
         if counts_one or log[row, START] > stop - row - 1:
             return DECLINED, n_labels
@@ -641,9 +643,8 @@ def project_views(
             list_slot = source[ELEMENTS]
             items_row = row_of[list_slot] if list_slot >= 0 else row_of[source[ITEMS]]
             labels_used = used[column]
-            # One amount for all items of the event, unless one stands beside each. With a negative
-            # one, `add_item` declines the event.
-            # A literal 1 would compile `add_item` a second time.
+            # One amount for all items of the event, unless each has its own. With a negative one,
+            # `add_item` declines the event. A literal 1 would compile `add_item` a second time.
             of_event = int(np.int64(1))
             if (list_slot < 0 or source[OF_EVENT]) and source[COUNT] >= 0:
                 count_row = row_of[source[COUNT]]
@@ -743,7 +744,7 @@ class Layout(Frozen):
     def __init__(self, shape: Shape) -> None:
         """Number the fields that `shape` wants, and write its views as the program's tables."""
         self.shape = shape
-        # It gathers slots, words and edges while views are added; the tables are made of them then.
+        # Gathers slots, words and edges as views are added; the tables are made from them.
         rows = _Rows()
         views = shape.views.values()
         self.names = tuple(shape.views)
@@ -800,7 +801,8 @@ def _exact_sum_row(range_: Sum) -> list[int]:
     """Return a sum's row of `exact_sums`, from which `exact_steps` computes edges between steps.
 
     It has `from` and half a step twice: as whole numbers and parts of 1 / PART, and as integers in
-    units of 10^-digits, followed by these digits: 0, 0 and -1 if they would have more than 15.
+    units of 10^-digits, followed by `digits`. The last three are 0, 0 and -1 if the integers would
+    have more than 15 digits.
     """
     half = range_.step / 2
     row = [
@@ -873,7 +875,7 @@ class _Rows:
 
         `key` is the index of its stream key in `Layout.keys`.
         """
-        # A view of sums has a number, any other perhaps a count: one field of the items either way.
+        # A view of sums has a number, any other may have a count: one field of `Items` holds both.
         items = Items(view.items, view.number or view.count, view.edges, view.sum)
         if items not in self.columns:
             self.columns[items] = self._of_column(items)
@@ -889,7 +891,7 @@ class _Rows:
     def _of_column(self, items: Items) -> list[int]:
         """Add the edges or the sum of a column of labels; return its row of `columns`.
 
-        What its entries mean, slots or flags, is said where they are defined: ITEMS to OF_EVENT.
+        Its entries are slots or flags, at ITEMS to OF_EVENT.
         """
         path = items.path
         # Items are a label in each object of a list; or else a value that is opened if it is a list
@@ -921,7 +923,7 @@ class _Rows:
     def _add_condition(self, condition: Condition) -> None:
         """Add a row of `conditions` for each thing that a condition asks of its field.
 
-        That is FIELD, ASKS, OPERAND and WORDS_STOP, which is 0 but for words.
+        A row is FIELD, ASKS, OPERAND and WORDS_STOP; the last is 0 unless words are asked for.
         """
         field = self.slot_of(parse(condition.field))
         for asks, given in (

@@ -193,13 +193,13 @@ def encode_texts(
                 and _same(data, start, stop, text, ends, codes[i])
             ):
                 continue
-            # Of at most sixteen bytes, the first eight, the last eight (of a shorter text 0) and
-            # the length are the whole text; a longer one is also compared with that of the code.
+            # The first eight bytes, the last eight (0 if there are fewer) and the length determine
+            # a text of at most sixteen bytes; a longer one is also compared with that of the code.
             # In a large table, texts seldom recur soon enough for `recent`.
             entry = -1
             head = np.uint64(0)
             tail = np.uint64(0)
-            # Plus 1, so that the empty text is no free row, which is all 0.
+            # Plus 1, so that an empty text differs from a free row, which is all 0.
             size = np.uint64(stop - start + 1)
             if not large and start + WORD <= len(data):
                 head = word_at(data, start)
@@ -211,7 +211,7 @@ def encode_texts(
                     head = head << behind << behind
                 entry = recent_row(head, tail)
                 same_ends = recent[entry, HEAD] == head and recent[entry, TAIL] == tail
-                # Size and code share a word: in its upper and its lower half.
+                # The size is in the upper half of the word, the code in the lower.
                 if same_ends and recent[entry, SIZE_AND_CODE] >> _HALF == size:
                     known = int(np.int64(recent[entry, SIZE_AND_CODE] & _LOWER))
                     if stop - start <= 2 * WORD or _same(

@@ -7,8 +7,8 @@
     charge   the cost of one epoch of a generation, and the epochs charged so far (`total.Charge`)
     owner       an "owner partition" is a share of the stream keys; its owner publishes them
     fullest     the window, of the period's length, in which the most epsilon was spent
-    window   a period, [begin, end) in ms; it "touches" the epochs that overlap it. EVER stands for
-             a time after, and -EVER for one before, all others
+    window   a period, [begin, end) in ms; it "touches" the epochs that overlap it. EVER is a time
+             after all others, -EVER one before
     user     pays for every epoch that a window touches, whatever the stream keys
     event    lies in one epoch of each generation, and pays for each generation that a window
              touches: after a restored copy one event may be in two successive ones. It has one
@@ -112,7 +112,7 @@ def generations_of(
     for name, life, running in stored:
         grid = grid_of(name, life)
         keys = served.get((name, life.generation), "public") if running else "public"
-        # A text, so that it is exact; none if bounds were not chosen from a sample.
+        # A text, so that it is exact; None if bounds were not chosen from a sample.
         bounds_rho = life.description.get("bounds_rho")
         accounting = life.description.get("accounting")
         period = period_of(life)
@@ -129,7 +129,7 @@ def generations_of(
                 overlap=1.0 if period is None else period.overlap,
             ),
             None if grid.horizon is None else grid.horizon * grid.tick_ms,
-            # Windows without epochs; users of such ones are charged for each period.
+            # Without epochs, events are charged once; users are charged for each period.
             charged_once=period is None and bool(windows_of(life, grid)),
             start_ms=grid.start_ms,
             unit=life.unit,
@@ -204,7 +204,7 @@ def grid_of(name: str, life: HistogramProgress) -> TickGrid:
 
 
 class Period(NamedTuple):
-    """The periods, of so many ticks, for each of which a user is charged where there are no epochs.
+    """Periods of `ticks` each: without epochs, a user is charged for each period.
 
     They share noise: n of them cost at most min(n, `overlap`) n times the rho of one.
     """
@@ -239,10 +239,10 @@ def topics_of(progress: ReleaseProgress) -> set[str]:
 
 
 def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
-    """Return epochs the least and the largest of which bound those charged; empty: none is.
+    """Return epochs whose least and largest bound the charged ones; empty if none is charged.
 
-    They are those of the first and the last published tick; the last one that was charged ahead
-    (`reserved`); and that of the time `until` which an ended generation may have published.
+    They are the epochs of the first and the last published tick, the last epoch charged ahead
+    (`reserved`), and that of `until`, the time up to which an ended generation may have published.
     """
     if life.first is None:
         return []
@@ -337,8 +337,9 @@ class Ceiling:
     ) -> float | None:
         """Return the worst event's or user's epsilon at the ceiling's delta; None: no guarantee.
 
-        `counts` says how many epochs of each charge a window touches. A user pays for all of them;
-        an event for one of each charge that serves its stream key, and for all others' samples.
+        `counts` says how many epochs of each charge a window touches. A user pays for all of them.
+        An event pays for one epoch of each charge that serves its stream key, and for the samples
+        of all other charges.
         """
         touched = [i for i, count in enumerate(counts) if count]
         if any(
@@ -372,13 +373,13 @@ class Ceiling:
         most = tuple(
             _most_touched(charge, self.period_ms, begin, end) for charge in charges
         )
-        # Without a period it counts all epochs, and is too large to show anything.
+        # Without a period, `bound` counts all epochs, so it is too large to show anything.
         bound = FullestWindow(None, None, self.epsilon_of(charges, most), most)
         if not locate and self.period_ms is not None and self.holds(bound.epsilon):
             return bound
         windows = list(_windows(charges, self.period_ms, begin, end))
         if len(windows) > WINDOWS_MAX:
-            return bound  # too much rather than too little
+            return bound  # perhaps too large, never too small
         # Windows with equal counts cost the same: each is priced once.
         window_of: dict[Counts, tuple[int, int]] = {}
         for window in windows:
@@ -439,7 +440,7 @@ def _windows(
     """Yield candidate windows that touch [begin, end), ms; among them is one with the largest loss.
 
     So no window need be moved tick by tick. Without a period, windows are the epochs of `charges`.
-    Stop once there are more than WINDOWS_MAX, which the caller takes for too many.
+    Stop once there are more than WINDOWS_MAX, which is too many for the caller.
     """
     yielded = 0
     if period_ms is None:
@@ -450,14 +451,14 @@ def _windows(
             for epoch in {*epochs[:1], *epochs[-1:]}:
                 yield charge.span(epoch)
         return
-    # Enough where nothing that is charged ends: there all windows are alike. -EVER is no time to
-    # begin at, so take any.
+    # This one is enough if no charged epoch ends, as all windows are alike then. No window can
+    # begin at -EVER, so take any.
     yield (begin, begin + period_ms) if begin > -EVER else (0, period_ms)
     for charge in charges:
         if charge.span(charge.last)[1] == EVER:
             continue  # no window can be moved past its only epoch
         # Moving a window forward until its first epoch is about to leave loses no epoch. So the
-        # candidates begin with the last ms of an epoch.
+        # candidates begin at the last ms of an epoch.
         for epoch in charge.within(begin - period_ms + 1, end):
             last = charge.span(epoch)[1] - 1
             if begin - period_ms < last < end:
@@ -578,8 +579,8 @@ def _touched(window: Charge, other: Charge) -> int:
         return 1
     if window.epoch_ms is None:
         return _ENDLESS
-    # Where epochs of `window` begin within epochs of `other`: at all places that are a multiple of
-    # the greatest common divisor apart. One that begins at the latest of them touches most.
+    # Epochs of `window` begin at various places within epochs of `other`, which are multiples of
+    # the greatest common divisor apart. One that begins at the latest place touches most.
     step = math.gcd(window.epoch_ms, other.epoch_ms)
     latest = other.epoch_ms - step + (window.start_ms - other.start_ms) % step
     return (latest + window.epoch_ms - 1) // other.epoch_ms + 1
@@ -616,8 +617,8 @@ def _fitting(ceiling: Ceiling, settings: Settings, charges: Sequence[Charge]) ->
     counts = _worst(ceiling, charges).counts
     # An event pays for one epoch of each histogram, a user for all that a period touches.
     times = len(counts) if ceiling.unit == "event" else sum(counts)
-    # The ceiling's delta, divided among them, to two significant digits; settings take no smaller
-    # one than 1e-50.
+    # The ceiling's delta divided among them, to two significant digits. Settings accept no delta
+    # below 1e-50.
     least = max(_down(ceiling.delta / times, 2), 1e-50)
     given = settings.histograms
     smaller = [structs.replace(one, delta=min(one.delta, least)) for one in given]
@@ -647,8 +648,8 @@ def _fitting_epsilons(
 
     Reduce every rho in the same ratio, found by bisection; then build the mechanisms, to be sure.
     """
-    # At the deltas of `configs`. Assume that the parts of delta scale with it; building the
-    # mechanisms verifies the estimate.
+    # The costs at the deltas of `configs`, assuming that the parts of delta scale with it. Building
+    # the mechanisms verifies the estimate.
     costs = [
         _with_delta(charge.cost, config.delta / charge.cost.delta)
         for charge, config in zip(charges, configs, strict=True)
@@ -665,8 +666,8 @@ def _fitting_epsilons(
             high = middle
     if not low:
         return None
-    # What fits by arithmetic, to three significant digits, then less, until mechanisms built with
-    # it fit: they may need more than arithmetic says.
+    # Try what fits by arithmetic, to three significant digits, then less, until the mechanisms fit:
+    # they may cost more than arithmetic says.
     for share in _TRIES:
         epsilons = [_down(_scaled(cost, low).epsilon * share, 3) for cost in costs]
         try:

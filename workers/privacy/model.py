@@ -1,10 +1,10 @@
 """Data model of a plan: the object that `plan --json` prints, described in docs/plan.md.
 
-Field names are an interface: fields may be added but not changed. Figures may be null: then they
-are not defined, such as an sd of counts for a mechanism that publishes none.
+Field names are an interface: fields may be added but not changed. A figure that is not defined is
+null, such as the sd of counts for a mechanism that publishes none.
 "sd" is the standard deviation of the noise, "worst" its largest value over the ticks, "rms" its
 root mean square over them; "threshold" is the noisy count that an item must exceed to be shown
-(null: none is hidden by one).
+(null: no threshold hides items).
 A label is the name of an item; a row is an item of a stream key. rho is the cost in zCDP, from
 which epsilon follows. The setting `end_share` gives the last tick of an epoch less noise.
 """
@@ -89,7 +89,7 @@ class Noise(Record, frozen=True):
 class Thresholds(Record, frozen=True):
     """Range of the thresholds over the ticks; an item is shown once its noisy count exceeds one.
 
-    `meaning` says what happens then. `ticks_computed` are as many ticks as were looked at.
+    `meaning` says what happens then. `ticks_computed` is the number of ticks looked at.
     `likely_from` is the true count from which on that happens with probability 95 % at any tick.
     """
 
@@ -122,8 +122,8 @@ class Segment(Record, frozen=True):
 class Error(Record, frozen=True):
     """Expected errors. `worst`, `segments` and `theorems` hold with probability 1 - `beta`.
 
-    `worst` bounds all counts at all ticks at once, `segments` are of answers to queries, `figures`
-    what else a mechanism states of its error.
+    `worst` bounds all counts at all ticks at once; `segments` bound the answers to queries;
+    `figures` are what else a mechanism states about its error.
     """
 
     beta: float
@@ -147,9 +147,10 @@ class Memory(Record, frozen=True):
     """Bytes that a histogram takes; `row` says what a row is.
 
     `rows_most` is how many rows there can be (None: any number).
-    A row has four parts in memory (`columns_per_row` to `state_per_row`), and `disk_per_row` on
-    disk; labels are taken to have `label_bytes`, which the columns and the disk include. A stream
-    key takes `per_key` beside its rows. `sizes` adds all up for some numbers of rows.
+    In memory a row has four parts (`columns_per_row` to `state_per_row`); on disk it takes
+    `disk_per_row`. A label is assumed to have `label_bytes`, which the columns and the disk
+    include. A stream key takes `per_key` besides its rows. `sizes` adds it all up for some numbers
+    of rows.
     """
 
     row: str
@@ -168,9 +169,10 @@ class Memory(Record, frozen=True):
 class CounterChoice(Record, frozen=True):
     """A counter, the algorithm that adds noise to running counts, at the same budget.
 
-    `chosen`: it is the one in use. With a mechanism that answers queries it has an `error`, else
-    sds; `times_worst` is its worst one, in units of that of the one in use. `noise_per_row` is its
-    bytes; `reason` says why it is not possible. `radix` None: it has none.
+    `chosen`: it is the one in use. If the mechanism answers queries, there is an `error`, else
+    there are sds; `times_worst` is the worst, divided by that of the counter in use.
+    `noise_per_row` is in bytes; `reason` says why the counter is not possible. `radix` None: it has
+    none.
     """
 
     counter: str
@@ -190,7 +192,7 @@ class EndChoice(Record, frozen=True):
 
     `chosen`: it is the one in use; `recommended`: the best, if any is worth it. `offset` says how
     many places before tick 1 the counter begins; `curve` is over the epoch, `last_...` at its end.
-    `last_threshold` is None also where it would take too long to find.
+    `last_threshold` is also None where it would take too long to find.
     """
 
     end_share: float | None
@@ -338,14 +340,14 @@ class WithoutEpochs(Record, frozen=True, kw_only=True):
     """What `horizon = "never"` publishes: windows, charged together, once, ever.
 
     period      ticks after which noise and error repeat
-    leaves_at   a shown label may leave at multiples of so many ticks, the longest window
+    leaves_at   a shown label may leave at multiples of this many ticks, the longest window
     watched     ticks for which it is then published again once its noisy count passes a low bar
     rests       ticks after them for which it is neither published nor tested
     remembered  ticks after its last event for which a hidden label is known
-    fresh_after events so many ticks apart or more share no noise: n of them cost n rho
+    fresh_after events this many ticks apart or more share no noise: n of them cost n rho
     users       None: events are protected
 
-    Where all labels are shown, as they are declared, the four from `leaves_at` on are None.
+    If all labels are shown, as they are declared, `leaves_at` and the next three are None.
     """
 
     period: int
@@ -378,8 +380,8 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
 
     `keys` None: any stream key; `domain` None: labels are not declared; `horizon` None: epochs do
     not end, or there are none; `counter` None: the mechanism has none. `parameters` are all public
-    ones of the mechanism. `counters`, `ends` and `mechanisms` are what else could be set; `advice`
-    says which of it is worth it.
+    parameters of the mechanism. `counters`, `ends` and `mechanisms` are the alternatives; `advice`
+    says which are worth it.
     """
 
     name: str

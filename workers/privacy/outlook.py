@@ -55,7 +55,7 @@ class Outlook(Record, frozen=True):
 
     until       when it has to stop: `epoch` of `histogram` would begin then, and does not fit. If
                 these are None, it may run at least until then. None: it may run for ever
-    seconds     if it may run for ever: the second histograms (`Second`), any one of which fits too
+    seconds     if it may run for ever: second histograms (`Second`), any one of which would fit too
     """
 
     newest: int
@@ -155,7 +155,7 @@ def _find_end(
             return Outlook(newest=newest_ms)
         begin = first[0]
         if begin > newest_ms + _FAR_MS:
-            break  # too far ahead to look on
+            break  # too far ahead to look further
         # Fixed charges that periods to come still touch, and those that none does.
         touched: list[Charge] = []
         past: list[Charge] = []
@@ -176,8 +176,8 @@ def _find_end(
         charged = list(charges)
         for _, i, epoch in step:
             charged[i] = replace(charged[i], last=epoch)
-        # A step of one epoch, or of those that begin at once, is tested epoch by epoch, to name the
-        # one that does not fit; it ends the search.
+        # A step of one epoch, or of several that begin at the same time, is tested epoch by epoch,
+        # to name the one that does not fit. That ends the search.
         if at_once > 1:
             # Only periods that touch these epochs became fuller: all hold if the fullest does.
             end = max(charges[i].span(epoch)[1] for _, i, epoch in step)
@@ -195,7 +195,7 @@ def _find_end(
                     )
         charges = charged
         at_once = min(2 * at_once, _AT_ONCE_MAX)
-    # Neither an end was found nor its absence shown: up to here it may run.
+    # No end was found, nor proof that there is none: it may run at least until here.
     return Outlook(newest=newest_ms, until=begin)
 
 
@@ -220,8 +220,7 @@ def _touches(
 ) -> bool:
     """Return whether a period that ends after `begin` can touch an epoch of `charge`.
 
-    If not, the charge is too old to limit what begins from then on. `charges` are all there are;
-    EVER is a time after all others.
+    If not, the charge is too old to limit what begins from then on. `charges` are all there are.
     """
     lengths = [one.epoch_ms for one in charges]
     longest = ceiling.period_ms

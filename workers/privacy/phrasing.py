@@ -121,7 +121,7 @@ def counted(unit: str) -> str:
 
 
 def measures(epsilon: float | None, delta: float) -> list[str]:
-    """Return the sentence, to follow a verdict, on what epsilon and delta bound.
+    """Return the sentence on what epsilon and delta bound, which follows a verdict.
 
     The list is empty if there is no guarantee.
     """
@@ -153,7 +153,7 @@ def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
 def factor(epsilon: float) -> str:
     """Return e^epsilon as text, rounded up; epsilon is finite."""
     excess = math.expm1(min(epsilon, _NAMED_BELOW))
-    # Near 1, two significant digits of what is above 1: of 0.00123, "1.0013".
+    # Near 1, two significant digits of what is above 1: 1.00123 becomes "1.0013".
     if excess < 0.1:
         return "1" + _plain(*_digits(excess, 2, up=True))[1:]
     if epsilon < _NAMED_BELOW:
@@ -164,7 +164,7 @@ def factor(epsilon: float) -> str:
 def one_in(delta: float) -> str:
     """Return a probability above 0 as text, rounded up: "1 in a billion", "50 in 100".
 
-    `_SLACK` keeps one that floats have a little too large from the next number.
+    `_SLACK` keeps float errors from rounding up to the next number.
     """
     # Above it, "1 in 13" would be coarse.
     if delta > 0.05:

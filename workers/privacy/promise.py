@@ -57,7 +57,7 @@ def promise_settings(settings: Settings) -> dict[str, Values]:
 def _histogram(settings: Settings, config: HistogramConfig) -> Values:
     """Return a histogram's settings that the promise depends on."""
     values = msgspec.to_builtins(config)
-    # If these two are left out, others take their place.
+    # Their effective values: both may be left out of the settings.
     values |= {"topic": settings.output_topic(config), "start": config.start_ms}
     if config.keys != "public":
         values["keys"] = sorted(config.keys)
@@ -110,9 +110,9 @@ _NEW_LIMIT = "limits what is published from then on, with all that was charged b
 
 
 def changes(old: Settings, new: Settings) -> Iterator[Change]:
-    """Yield what differs between the promise's settings of two files, and what that alters.
+    """Yield the promise's settings that differ between two files, and what each alters.
 
-    The page to be signed lists it, section by section.
+    They come section by section.
     """
     old_sections = promise_settings(old)
     new_sections = promise_settings(new)
@@ -126,7 +126,7 @@ def changes(old: Settings, new: Settings) -> Iterator[Change]:
         if after is None:
             yield Change(section, "there", None, _STREAM if new_stream else _ENDED)
             continue
-        # Again from zero: the histogram has a new generation.
+        # With a new generation, the histogram begins again from zero.
         again = before.get("generation") != after.get("generation")
         for name in dict.fromkeys((*before, *after)):
             value = before.get(name)

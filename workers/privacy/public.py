@@ -83,7 +83,7 @@ class PublicCeiling(Record, frozen=True):
 class PublicBudget(Record, frozen=True):
     """What was promised and spent up to `newest`, the end of the newest tick at that time.
 
-    `neighbours`: what is hidden, an event's content, or with "record" also that there was an event.
+    `neighbours` says what is hidden: an event's content, or with "record" also its existence.
     `fingerprint` is that of the settings that the worker runs with, as on the page to be signed.
     `total` is None if it cannot be stated: generations protected different units.
     """
@@ -205,7 +205,7 @@ def _ceiling(
     if ceiling is None:
         return None
     charges = all_charges(settings, states, other_charges)
-    # Exactly (`locate`), of the periods that touch the newest epoch of any histogram.
+    # Exact (`locate`), among the periods that touch the newest epoch of any histogram.
     fullest = fullest_of(
         ceiling.fullest(charges, *charge.span(charge.last), locate=True)
         for charge in charges
@@ -215,7 +215,7 @@ def _ceiling(
     at_least = False
     if outlook is not None and outlook.until is not None:
         until = min(outlook.until, _LAST_MS)
-        # No epoch that does not fit was found: the search ended before.
+        # The search ended before it found an epoch that does not fit.
         at_least = outlook.epoch is None
     return PublicCeiling(
         max_epsilon=ceiling.epsilon,

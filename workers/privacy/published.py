@@ -106,7 +106,7 @@ def _counts(config: HistogramConfig, plan: HistogramPlan) -> Iterator[Published]
         )
         yield Published(_ANSWER_FIELDS, f"{about.text_in_plan}: {words}")
         return
-    if about.family == "labels":  # asks for the labels that there are, on a budget
+    if about.family == "labels":  # its queries ask for labels, on a budget
         words = "whether it asked, and what is left of the budget of labels and queries"
         yield Published(("query", *_LABEL_FIELDS), f"{about.text_in_plan}; {words}")
         return

@@ -355,8 +355,8 @@ def total_of(
     everything = list(chain(*(entries for entries, _ in published)))
     if not everything or any(entry.life.unit != unit for entry in everything):
         return None
-    # What one event may count in, with its stream key. For users, or with too many combinations, it
-    # is all that was published.
+    # What one event may count in, with its stream key. For users, or if there are too many
+    # combinations, that is all that was published.
     groups: list[_Group] = [(everything, None)]
     if unit == "event":
         by_worker = [
@@ -373,7 +373,7 @@ def total_of(
     payments: list[list[tuple[Charge, PrivacyCost]]] = []
     for group, _ in groups:
         paid = [(entry.charge, entry.charged) for entry in group]
-        # It may be in every sample, also where it does not count.
+        # It may also be in the samples of generations in which it does not count.
         counting = {id(entry) for entry in group}
         paid += [
             (entry.charge, sample_of(entry.charge.cost))
@@ -421,8 +421,8 @@ def person_loss(
 def _payers_of_an_event(entries: Sequence[Entry], owners: Owners) -> list[_Group]:
     """Return every group of generations that may count the same event, each with a stream key.
 
-    That is, which serve its stream key, in its owner partition, at the same time. A group within
-    another costs no more, so some of these may be missing.
+    Generations of a group serve its stream key, in its owner partition, at the same time. A group
+    within another costs no more, so it may be missing.
     """
     charges = [entry.charge for entry in entries]
     several_fields = len({charge.key_field for charge in charges}) > 1
@@ -457,8 +457,8 @@ def _at_one_time(
 ) -> Iterator[frozenset[int]]:
     """Yield groups of entries, by index, that published at the same time; all are among `serving`.
 
-    Only what the partition `owner` published counts; None: any. Every largest group is among them,
-    as it is at one time complete: when the last of its entries begins.
+    Only what the partition `owner` published counts; None: any. Every largest group is among them:
+    it is complete when the last of its entries begins.
     """
     spans = [
         (
@@ -710,7 +710,7 @@ def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
 
     The ids differ where the partitions' first ticks do; without epochs each window has its own.
     """
-    # Global ticks, as in an entry; the result numbers them from the epoch's first one.
+    # Global ticks, as in an entry; the result numbers ticks from the epoch's first one.
     begin = 1 if grid.horizon is None else (epoch - 1) * grid.horizon + 1
     end = entry.last if grid.horizon is None else epoch * grid.horizon
     inside = [

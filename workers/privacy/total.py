@@ -146,7 +146,7 @@ def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
 
 
 def sample_of(cost: PrivacyCost) -> PrivacyCost:
-    """Return what an event pays that is only in the sample on which a cost's bounds were chosen.
+    """Return what an event pays if it is only in the sample on which a cost's bounds were chosen.
 
     Bounds are chosen with Gaussian noise, so this part of rho is converted at all of delta.
     """
@@ -200,7 +200,7 @@ def _sum(values: Iterable[tuple[float, int]]) -> float:
 
 # The failure "sampling": noise is not drawn from exactly its law.
 NUMERICAL = "numerical"
-# Both outward: far above the floating-point error of exp, and of its exponent up to the largest.
+# Both round outward. They are far above the float errors of exp and of any exponent used here.
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
 # exp overflows soon after.
@@ -301,10 +301,10 @@ def stated_cost(
         return PrivacyCost(rho, epsilon, 0.0, pure=True)
     config = MECHANISMS.get(mechanism)
     gaussian = config is not None and config.about.gaussian
-    # The delta that converts rho. Epsilon is stated with nine digits only: the error is far smaller
-    # than what is subtracted.
+    # The delta that converts rho. Epsilon is stated with nine digits only; what is subtracted is
+    # far more than that error.
     conversion = delta_of(rho, epsilon, gaussian=gaussian) * (1 - 1e-8)
-    # What it leaves of delta for failures.
+    # The rest of delta is for failures.
     rest = float_up(max(Fraction(delta) - Fraction(conversion), Fraction(0)))
     if gaussian:
         # If it always has a known domain, all of delta converts rho.
@@ -324,7 +324,7 @@ def stated_cost(
         has_threshold = config is not None and config.about.threshold_rule == "each"
         name = "discovery" if has_threshold else NUMERICAL
         return PrivacyCost(rho, epsilon, delta, failures=((name, delta),), pure=True)
-    # The rest is split among discovery and sampling; if it is not known how, both are charged. If
+    # The rest is for discovery and sampling; if their parts are not known, both are charged. If
     # epsilon is pure, which no snapshot says, all of the rest may be sampling error.
     may_be_pure = config is not None and config.about.may_be_pure
     # Where there is discovery, it has half of delta.
@@ -355,8 +355,8 @@ def _composed_events(counted: Sequence[_Counted]) -> tuple[float, float]:
 def _failures(counted: _Counted, epsilon: float) -> Fraction:
     """Bound how probable it is that one epoch's guarantee fails for a person with its events.
 
-    That is the sum of p_k of the module over the failures; but "numerical" is "sampling" there, and
-    grows with `epsilon`, that of the person with all events.
+    That is the sum of the module's p_k over the failures. The failure "numerical" is "sampling"
+    there; it grows with `epsilon`, which is the person's for all events.
     """
     cost = counted.cost
     events = counted.events
@@ -452,7 +452,7 @@ class Charge:
     def epochs(self, days: int | None) -> int:
         """Return how many epochs lie in a span of days; a partial one counts in full.
 
-        It is one where the span is an epoch (`days` None), or the epoch has no end.
+        It is 1 if the span is an epoch (`days` None), or if the epoch has no end.
         """
         if days is None or self.epoch_ms is None:
             return 1
@@ -518,7 +518,7 @@ def charges_by_key(
 
 
 def most_paid(charges: Sequence[Charge]) -> list[frozenset[int]]:
-    """Return the sets of charges, by index, that one event can pay; only those not within another.
+    """Return the largest sets of charges, by index, that one event can pay: none is within another.
 
     The event has one stream key for each key field, and pays the charges that serve it. If there
     are more than CHOICES_MAX such sets, return one that has them all: every charge.
@@ -587,7 +587,7 @@ def _costs_over(
     """Return the most epochs of any charge in `days`, and what each group costs over them.
 
     Without `days` that is one epoch. `at_most` limits the epochs in which the person has events
-    (None: all). A group also pays for the samples of the others' charges, so each gets all.
+    (None: all). A group also pays for the samples of all other groups.
     """
     charges = list(chain(*groups))
     epochs = max(_epochs(charge, days, at_most) for charge in charges)
@@ -647,9 +647,9 @@ class _Paid(NamedTuple):
 def _mixed_loss(
     groups: Sequence[_Paid], events: int, epochs: int
 ) -> tuple[float | None, float]:
-    """Bound the (epsilon, delta) of a person whose `events` an epoch may be of different groups.
+    """Bound the (epsilon, delta) of a person with `events` an epoch, perhaps in different groups.
 
-    With events of one group only it is the largest loss of any; a mixture has a delta of its own.
+    If all are in one group, it is the largest loss of any group; a mixture has its own delta.
     """
     mixed = len(groups) > 1 and events * epochs > 1
     # A mixture is Gaussian only if every cost is.
@@ -668,13 +668,13 @@ def _mixed_loss(
     deltas = [delta for _, delta in losses]
     delta = max(deltas)
     if mixed:
-        # Delta is the part that converts rho, and the rest, failures. Those of a mixture are each
-        # at most the largest of any group, but these may be of two groups.
+        # Delta has a part that converts rho, and the rest is for failures. In a mixture each is at
+        # most the largest of any group, but these two may be from different groups.
         converted = [conversion_delta(group.all) for group in groups]
         failures = max(
             bound - part for bound, part in zip(deltas, converted, strict=True)
         )
-        # Up, as the sum and the differences were rounded.
+        # Rounded up, as the sum and the differences were rounded.
         delta = math.nextafter(max(delta, max(converted) + failures), 2)
     known = [epsilon for epsilon in epsilons if epsilon is not None]
     if delta >= 1 or len(known) < len(epsilons):
@@ -706,7 +706,8 @@ def loss_table(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[s
 def loss_caption(spans: Sequence[Span], unit: str) -> str:
     """Return the line under the loss table, which says what its figures mean.
 
-    Only what protects events is charged once, ever: users are charged by period, as by epoch.
+    Only histograms that protect events are charged once, ever: users are charged by period, as they
+    are by epoch.
     """
     without = spans[0].without_epochs if spans else "none"
     whose = (
@@ -754,7 +755,7 @@ def total_of(charges: Sequence[Charge]) -> Total:
         for key, paid in (*declared, undeclared):
             if paid:
                 key_of.setdefault(paid, key)
-    # For users, or where every event pays the same: all charges, and no key is named.
+    # For users, or if every event pays the same, take all charges and name no key.
     if len(key_of) <= 1:
         key_of = {frozenset(range(len(charges))): None}
     groups = [[charges[i] for i in sorted(paid)] for paid in key_of]

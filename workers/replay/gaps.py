@@ -17,7 +17,7 @@ from workers.runtime.printing import iso_time, plural
 
 #: A shorter run of empty ticks is not worth a remark.
 EMPTY_TICKS_TOLD = 1_000
-# So few events, or such a share of all, may lie before or after a gap by mistake.
+# At most this many events, or this share of all, may lie before or after a gap by mistake.
 _STRAYS_MAX = 3
 _STRAY_SHARE = 0.01
 _DAY_MS = 86_400_000
@@ -66,8 +66,8 @@ class EventTimes:
 
     def _insert(self, first: int, last: int, number: int) -> None:
         """Add an interval with its number of events; join it with those less than a gap away."""
-        # From `begin` to `end` are those to join: they end late enough (the last time is the second
-        # of the three), and begin early enough.
+        # Join those from `begin` to `end`: they end late enough (the last time is the second of the
+        # three), and begin early enough.
         nearest = first - self._least_ms + 1
         begin = bisect_left(self._intervals, nearest, key=lambda interval: interval[1])
         end = begin
@@ -123,7 +123,7 @@ def gap_remarks(
 def _advice(gap: Gap, config: HistogramConfig) -> str:
     """Return what to do about a gap: check dates if few events lie on one side, or change settings.
 
-    It ends a sentence about the gap's empty ticks, "them".
+    It ends a sentence about the gap's empty ticks, which it calls "them".
     """
     few = max(_STRAYS_MAX, _STRAY_SHARE * (gap.before + gap.after))
     skip = f"set start = {iso_time(_start(gap, config))}"

@@ -58,7 +58,7 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give the signals back; a context that took over nothing gives nothing back."""
+        """Restore the signal handlers, unless an outer context installed them."""
         if Interrupts._active is self:
             for number in self._installed:
                 signal.signal(number, HANDLED_SIGNALS[number])
@@ -77,7 +77,7 @@ class Interrupts:
     def defer_rest(self) -> None:
         """Make the rest of the context one step, so that results are written.
 
-        It also drops a signal that is deferred: what it would end is at its end.
+        It also drops a deferred signal, as there is nothing left for it to end.
         """
         self._deferring = True
         self._pending = False

@@ -74,10 +74,10 @@ class ReplayMerge(Merge):
                 )
 
     def end_of_input(self, until_ms: int | None = None) -> None:
-        """Note that no event follows: then the tick in which the watermark lies is complete, too.
+        """Note that no event follows: this completes the tick that holds the watermark, too.
 
-        In every lane, if it ends by `until_ms`; a worker would keep it open until the watermark has
-        passed its end.
+        That is done in every lane if the tick ends by `until_ms`. A worker would keep the tick open
+        until the watermark has passed its end.
         """
         if (complete := self.complete_ms) is None:
             return
@@ -124,9 +124,9 @@ class ReplayHistogram(Histogram):
         return chain.from_iterable(map(self.snapshots, released))
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
-        """Yield the snapshots of a tick, also those of parts that in a worker lie with others.
+        """Yield the snapshots of a tick, with those of all parts of a stream key's items.
 
-        There every owner partition releases only its own part of a stream key's items.
+        In a worker, every owner partition releases only its own part.
         """
         release = tick.release
         if tick.parts == 1 or isinstance(release, Answers):
@@ -135,7 +135,7 @@ class ReplayHistogram(Histogram):
         parts = parts_of(self._tags(release), tick.parts)
         for part in range(tick.parts):
             of_part = _select(release, np.flatnonzero(parts == part))
-            # As if this part of every stream key were the one that lies here.
+            # As if this were the part of every stream key that lies here.
             part_of = dict.fromkeys(self._keys, part)
             yield from self._snapshots(
                 replace(tick, release=of_part), part_of.__getitem__
@@ -241,7 +241,7 @@ Progress = Callable[[Summary], object]
 class Merging(Protocol):
     """What `Offline` needs of a merge, which makes ticks of contributions: see `pipeline.merge`.
 
-    `take` it each message with its offset, then say up to which offset all are taken (`reached`).
+    `take` gets each message with its offset; `reached` then says up to which offset all are taken.
     `release` returns complete ticks; after `end_of_input` also the last ones.
     """
 
@@ -345,7 +345,7 @@ class Offline:
             summary.rejects[reason] += 1
             if len(summary.first_rejects) < REJECTS_LISTED:
                 summary.first_rejects.append(Rejected(batch.partition, number, reason))
-        # Events beyond the range are among them, as they close ticks.
+        # Events beyond the range are included, as they close ticks.
         if len(times):
             summary.events += len(times) - batch.beyond
             known = [at for at in (summary.first_ms, summary.last_ms) if at is not None]
@@ -445,7 +445,7 @@ def replay(
                 with interrupts.deferred():
                     offline.finish()
             finally:
-                # Before the signal is caught, so that no other one comes between.
+                # Before the signal is caught, so that no second one can interrupt.
                 interrupts.defer_rest()
         except KeyboardInterrupt:
             if interrupts.insisted:
@@ -459,7 +459,7 @@ def infrequent_gc() -> Iterator[None]:
     """Run the cyclic collector less often, as in the worker: short-lived lists have no cycles."""
     keep_freed_memory()
     before = gc.get_threshold()
-    # What exists already stays, so the collector need not look at it.
+    # Existing objects stay, so the collector need not look at them.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
     try:

@@ -21,8 +21,8 @@ field of an event accepts. (DuckDB, which also makes JSON of Parquet, gives a fi
 such value, and rounds times up.)
 
 Both convert Arrow timestamps to ms since 1970, rounded down, whatever `events.timestamp_unit` is.
-Codes, amounts and times are valid from 0 on: WRONG, -1, stands for an invalid value, and as a code
-UNDECLARED, -2, for a valid text that is not declared.
+Codes, amounts and times are valid if they are not negative. WRONG (-1) stands for an invalid value;
+the code UNDECLARED (-2) stands for a valid text that is not declared.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
     """Return the items of a column of texts, lists, maps or lists of structures (`is_items`)."""
     present = flags_of(array.is_valid())
     if is_text(array.type):
-        # An item a row, of amount 1.
+        # One item per row, with an amount of 1.
         ones = np.ones(len(array), dtype=np.int64)
         return ItemRows(present, texts.codes(array), None, ones)
     # A row's items lie between two offsets. An array may be a slice of a longer one.
@@ -294,10 +294,10 @@ def times_of(array: Any) -> Longs:
     if types.is_timestamp(array.type):
         multiplier, divisor = _MS[array.type.unit]
         array = array.cast(pa.int64())
-    # Cut off just above the latest time, which is enough to see that it is, and cannot overflow.
+    # Capped just above the latest time: they are still seen to be too late, and cannot overflow.
     most = min(INT64_MAX, TIME_MAX_MS * divisor // multiplier + 1)
     values = _whole(array, most)
-    # A division a row, which the usual column of ms does not need.
+    # The usual column of ms needs no division per row.
     times = values if multiplier == divisor else values * multiplier // divisor
     return np.where((times > TIME_MAX_MS) | (values < 0), WRONG, times)
 
@@ -314,7 +314,7 @@ def _whole(array: Any, most: int) -> Longs:
             return np.where(missing(array), WRONG, _whole(array.fill_null(0), most))
         array = array.cast(pa.int64()).fill_null(WRONG)
     values = numbers_of(array)
-    # Copied only if needed; `most` may not even fit the type of smaller numbers.
+    # Copy only if needed; also, `most` may not fit the type of smaller numbers.
     if (values > most).any():
         values = np.minimum(values, most)
     values = values.astype(np.int64, copy=False)
@@ -397,7 +397,7 @@ def _conversion_of(kind: Any) -> tuple[Any, Converter]:
 
 
 def _text(value: bytes) -> Any:
-    """Decode UTF-8; bytes that are none become UNREADABLE."""
+    """Decode UTF-8; other bytes become UNREADABLE."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -405,7 +405,7 @@ def _text(value: bytes) -> Any:
 
 
 def _day(days: int) -> Any:
-    """Return the date so many days after 1970-01-01; UNREADABLE beyond the years 1 to 9999."""
+    """Return the date `days` after 1970-01-01; UNREADABLE outside the years 1 to 9999."""
     try:
         return (_EPOCH + timedelta(days)).isoformat()
     except OverflowError:
@@ -518,7 +518,7 @@ def _kind(path: Path, schema: Any) -> Any:
 
 def is_flat(shape: Shape, schema: Any) -> bool:
     """Return whether `ParquetRows` can read every field of an event."""
-    # It has one way to read items, rejects events without any, and reads no other unit of time.
+    # `ParquetRows` reads the items of one view, rejects events without any, and reads times in ms.
     if len(shape.views) != 1 or shape.empty or shape.unit != "ms":
         return False
     [view] = shape.views.values()
@@ -540,13 +540,13 @@ def is_flat(shape: Shape, schema: Any) -> bool:
 
 
 def open_parquet(settings: Settings, name: str, file: IO[bytes]) -> ParquetLines:
-    """Open a file for the faster reader that can read it; refuse one that is not Parquet.
+    """Open a file with the fastest reader that can read it; refuse one that is not Parquet.
 
     Missing columns and unfit types are refused when events are read: `sample` shows any file.
     """
     try:
         metadata = pq.read_metadata(file)
-        file.seek(0)  # it is read again, from its beginning
+        file.seek(0)  # it is read again from the beginning
         shape = shape_of_files(settings)
         schema = metadata.schema.to_arrow_schema()
         kind = ParquetRows if is_flat(shape, schema) else ParquetLines
@@ -604,18 +604,18 @@ class ParquetLines(FileSource):
         return Records.of(lines[:number])
 
     def _unreadable(self, read: int, error: Exception) -> SettingsError:
-        """Return the error, to be raised, that a file breaks off after so many rows."""
+        """Return the error for a file that cannot be read after its first `read` rows."""
         return SettingsError(
             f"{self.name}: cannot be read after row {read:,}: {_why(error)}"
         )
 
     def _check_fields(self) -> None:
-        """Refuse a file that lacks a column that the settings read, or has it of another type."""
+        """Refuse a file that lacks a column that the settings read, or has it in another type."""
         for check in self._checks:
             check.check(self._schema, self.name)
 
     def batches(self) -> Iterator[EventBatch]:
-        """Yield the events, several rows at a time; rejects have the numbers of rows, from 1."""
+        """Yield the events, many rows at a time; rejects have row numbers, counted from 1."""
         self._check_fields()
         read = 0
         try:
@@ -647,7 +647,7 @@ class ParquetLines(FileSource):
 
 
 def _shape_in(schema: Any, shape: Shape) -> Shape:
-    """Return the fields to read: in ms if times are Arrow timestamps, which are converted to ms."""
+    """Return the fields to read; times are in ms if they are Arrow timestamps (see the module)."""
     kind = None if shape.time is None else _kind(shape.time, schema)
     if kind is not None and types.is_timestamp(kind):
         return replace(shape, unit="ms")
@@ -667,7 +667,7 @@ def _lines_of(columns: Mapping[str, list[Any]]) -> list[bytes]:
     ]
 
 
-# Row groups with at least so many rows, on average, are read one by one.
+# Row groups with at least this many rows, on average, are read one by one.
 GROUP_ROWS = 1 << 14
 
 
@@ -690,7 +690,7 @@ class ParquetRows(ParquetLines):
         groups = metadata.num_row_groups
         texts = [field.name for field in schema if is_text(field.type)]
         # A large row group is worth batches of its own. Then nested texts can be dictionaries, too:
-        # pyarrow makes none of a batch that spans two groups.
+        # pyarrow makes none for a batch that spans two groups.
         if metadata.num_rows >= groups * GROUP_ROWS:
             self._groups = [[group] for group in range(groups)]
             texts += _texts_in(self._items, schema, metadata)
@@ -741,11 +741,11 @@ class ParquetRows(ParquetLines):
             users, wrong_users = digests_of(rows.column(self._user))
             wrong |= wrong_users
         rejects = self._rejects(rows, wrong)
-        # A valid event of a stream key that is not declared is rejected last, as from JSON.
+        # As with JSON, a stream key that is not declared is the last reason to reject an event.
         undeclared = np.flatnonzero(~wrong & (keys == UNDECLARED)).tolist()
         rejects += [Reject(row, NOT_DECLARED) for row in undeclared]
         rejects.sort(key=lambda reject: reject.index)
-        # Row i has the items from first[i] on; those of rejected rows stay, and no event has them.
+        # Row i has the items from first[i] on. Those of rejected rows stay, unused.
         first = np.cumsum(lengths) - lengths
         index = np.flatnonzero(~wrong & (keys >= 0))
         if len(index) < n:
@@ -769,8 +769,8 @@ class ParquetRows(ParquetLines):
     def _rejects(self, rows: Any, wrong: Bools) -> list[Reject]:
         """Return the rejects of the rows that are `wrong` (n,), for the reasons of JSON events."""
         places = np.flatnonzero(wrong)
-        # For rows that are valid as JSON: of a label that a map has twice, JSON keeps the last
-        # count, so the wrong one is another.
+        # For rows that are valid as JSON: if a map has a label twice, JSON keeps the last count, so
+        # another one is wrong.
         miscounted = f"a count in {self._items!r} is not a non-negative integer"
         reasons = dict.fromkeys(places.tolist(), miscounted)
         for start in range(0, len(places), ParquetLines.rows_at_once):
@@ -808,7 +808,7 @@ def _column(field: Path | str | None) -> str:
 def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
     """Return the paths of the texts in a nested column, such as "items.list.element".
 
-    Read as dictionaries, their distinct texts are decoded once a row group, not once a row.
+    Read as dictionaries, distinct texts are decoded once per row group instead of once per row.
     """
     if not types.is_nested(schema.field(column).type):
         return []

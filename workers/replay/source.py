@@ -108,7 +108,7 @@ class FileSource(Source):
         self.total = total
         self.shape = shape_of_files(settings)
         self._grace = settings.events.grace_ms
-        self._latest = 0  # the latest time so far, ms
+        self._latest = 0  # latest time so far, ms
 
     def sample(self, number: int) -> Records:
         """Return the first records as whole JSON events, without reading any as events."""

@@ -32,7 +32,7 @@ from workers.settings.settings import Settings
 PARQUET_MAGIC = b"PAR1"
 GZIP_MAGIC = b"\x1f\x8b"
 CHUNK_BYTES = 2 << 20
-# Some programs begin a file with it; it belongs to no event.
+# Some programs begin a file with it; it is not part of an event.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NEWLINE = ord("\n")
 
@@ -71,7 +71,7 @@ def open_source(settings: Settings, name: str) -> Iterator[FileSource]:
     except OSError as error:
         if error.filename is not None and Path(error.filename) == path:
             raise SettingsError(f"{shown}: {error.strerror}") from error
-        # Of another file: what the caller's `with` block raises comes here, too.
+        # The error is about another file: errors in the caller's `with` block arrive here, too.
         raise
 
 
@@ -97,11 +97,11 @@ class JsonLines(FileSource):
         reader = reader_of(settings, self.shape)
         self._reader = SourceReader(reader, declared_keys(settings))
         self._bytes_read = 0
-        # Of the last chunk: the guess for the next one.
+        # Of the last chunk, as a guess for the next one.
         self._lines_in_chunk = 0
 
     def batches(self) -> Iterator[EventBatch]:
-        """Yield the events; lines are numbered from 1, empty ones too, which are no events."""
+        """Yield the events; lines are numbered from 1, and empty ones count as lines."""
         number = 1  # of the chunk's first line
         # A pipe's writer may never write again, which would block the thread that prefetches.
         pieces = self._pieces() if self.total is None else prefetch(self._pieces())
@@ -131,10 +131,10 @@ class JsonLines(FileSource):
     def _pieces(self) -> Iterator[tuple[Records, Reading, int]]:
         """Yield a chunk's lines, a part of them as parsed, and the file position after the chunk.
 
-        This is what another thread may do ahead: `encode` changes the reader's state.
+        Another thread may do this ahead, unlike `encode`, which changes the reader's state.
         """
         for lines in self.lines():
-            # Progress in a gzipped file is that in the packed one.
+            # Progress in a gzipped file is measured in compressed bytes.
             position = self._bytes_read if self._raw is None else self._raw.tell()
             for reading in self._reader.spans(lines):
                 yield lines, reading, position
@@ -176,13 +176,13 @@ class JsonLines(FileSource):
     def _read_into(self, room: memoryview) -> int:
         """Read the next bytes; from a pipe only those available, so that slow events do not lag.
 
-        Return how many they are, 0 at the end.
+        Return their number, 0 at the end.
         """
         try:
             if self.total is not None:
                 return self._file.readinto(room)
             read = 0
-            # The first call waits for bytes; each takes what one read of the system returns.
+            # The first call waits for bytes; each call is one read of the system.
             while more := self._file.readinto1(room[read:]):
                 read += more
                 if read == len(room) or not _ready(self._file):
@@ -219,5 +219,5 @@ def _ready(file: BufferedIOBase) -> bool:
     try:
         return bool(select.select([file], [], [], 0)[0])
     except (OSError, ValueError):
-        # Not something to wait for: then a read takes what comes first.
+        # It cannot be waited for, so make do with the first read.
         return False

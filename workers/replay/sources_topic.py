@@ -94,11 +94,11 @@ class TopicSource(Source):
         formats = RecordFormats(settings, reader)
         # Latest event time that the worker would accept if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
-        # Earlier records have no event of the range. An event may be dated after its record, unless
-        # it has the record's time for lack of a field.
+        # Earlier records have no event in the range. An event may be dated after its record, unless
+        # it has the record's time because there is no field for it.
         ahead_ms = 0 if events.timestamp is None else events.max_ahead_ms
         earliest = None if since_ms is None else since_ms - ahead_ms
-        # By log: its first offset, and as `stable` the end of what is committed.
+        # By log: its first offset, and `stable`, the end of what is committed.
         self._bounds = topic_reader.bounds(source.log for source in sources)
         starts = _starts(topic_reader, self._bounds, earliest)
         self._parts: dict[Partition, _Partition] = {}
@@ -106,8 +106,8 @@ class TopicSource(Source):
             source_reader = source_reader_of(
                 settings, reader, source.partition, sources.placements, formats.make()
             )
-            # It finds late events and the end of the range. It has no lanes, "()": ticks are those
-            # of the intakes.
+            # It finds late events and the end of the range. It has no lanes, "()", as the intakes
+            # keep the ticks.
             watermark = Watermark(
                 (), events.grace_ms, settings.max_behind_ms, sources.moves
             )
@@ -158,7 +158,7 @@ class TopicSource(Source):
         """Yield the events of some records of a partition; `last`: they are its last."""
         came_late_by_record: Longs | None = None
         if part.origins is not None:
-            # As they were before they were sent on by user.
+            # As they were before they were copied by user.
             records, came_late_by_record = restore_originals(
                 records, user_is_key=self._user_is_key
             )
@@ -244,8 +244,8 @@ class TopicSource(Source):
     def _advance(self, clock: Watermark, events: Events) -> tuple[Events, Longs]:
         """Advance a partition's time by its events; return these and their effective times.
 
-        The event that takes the watermark to the end of the time range is the last one: none after
-        it can count in the range.
+        The event that takes the watermark to the end of the time range is the last one: no later
+        one can count in the range.
         """
         if not len(events):
             return events, events.times
@@ -299,15 +299,15 @@ def _starts(
     bounds: Mapping[Partition, Bounds],
     earliest_ms: int | None,
 ) -> dict[Partition, int]:
-    """Return the offset to begin with in each log: that of the first record from a time on.
+    """Return the offset to begin with in each log: that of the first record at or after a time.
 
-    The log's first offset if that is None; its end, `stable`, if no record is as late.
+    If the time is None, it is the log's first offset; if no record is as late, its end (`stable`).
     """
     starts = {log: of.low for log, of in bounds.items()}
     # Kafka takes negative times for its own codes; no record is before 1970.
     if earliest_ms is None or earliest_ms <= 0:
         return starts
-    # It is asked about logs with records only.
+    # Ask only about logs that have records.
     asked = {log: earliest_ms for log, of in bounds.items() if of.low < of.stable}
     for log, offset in topic_reader.offsets_at(asked).items():
         end = bounds[log].stable

@@ -9,8 +9,8 @@ named in `avro_scanner`. A row that *declines* leaves the whole record to the ge
 fastavro. `Unsure` is raised, while a row is built, where it must decline. A `Fit` notes on the way
 which wanted fields the schema can have, and which it cannot.
 
-At a node of the tree of wanted fields, a single value is wanted (`slot`: where it is logged), items
-to count (`many`: a list of labels or a map from label to count is logged with all it has), fields
+A node of the tree of wanted fields says what is wanted at one place: a single value (`slot` is
+where it is logged), items to count (`many`: a list of labels, or a map from label to count), fields
 of an object (`children`), or something in every element of a list (`elements`).
 """
 
@@ -135,9 +135,9 @@ def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
 
 
 def _plain(schema: Any) -> Any:
-    """Remove logical types, for which fastavro would convert values; simplify primitive types.
+    """Remove logical types, as fastavro would convert their values; simplify primitive types.
 
-    Such as `{"type": "long"}`, which becomes "long": then only other types are objects.
+    `{"type": "long"}` becomes "long", so that primitive types are never objects.
     """
     if isinstance(schema, list):
         return [_plain(branch) for branch in schema]
@@ -150,7 +150,7 @@ def _plain(schema: Any) -> Any:
             plain[name] = _plain(plain[name])
     if isinstance(plain.get("fields"), list):
         plain["fields"] = [_plain(each) for each in plain["fields"]]
-    # An object with a name is no type but a field of one.
+    # An object with a name is a field, not a type.
     kind = plain.get("type")
     is_primitive = isinstance(kind, str) and kind in PRIMITIVES and "name" not in plain
     return kind if is_primitive else plain
@@ -258,7 +258,7 @@ class AvroProgram(Program):
     ) -> tuple[int, int, Fit]:
         """Add a schema; return its start row, a second one for `AvroFormat.decode`, and its `Fit`.
 
-        From the second one, a scan only checks every byte: as nothing is wanted, nothing declines.
+        A scan from the second row only checks every byte: nothing is wanted, so nothing declines.
         """
         fit = Fit(self.tree)
         read = None if reader is None else reader.type
@@ -322,7 +322,7 @@ class _Walk:
 
     def __post_init__(self) -> None:
         self._made: dict[tuple[int, int, int], int] = {}
-        # Keeps objects alive whose ids `_made` has as keys: no other object may get the same id.
+        # Keeps the objects alive whose ids are in keys of `_made`: no other may get the same id.
         self._alive: list[object] = []
 
     def place(self, written: Any, read: Any, node: Node, path: Path = ROOT) -> int:
@@ -340,7 +340,7 @@ class _Walk:
         # Reserved before its content, since a recursive type refers to its own row.
         row = self.program.declining()
         kind = "union" if isinstance(written_type, list) else written_type["type"]
-        # `type_of` makes a new object for a primitive type each time: its id finds nothing again.
+        # Not for primitive types: `type_of` makes a new object each time, so its id never recurs.
         if kind not in PRIMITIVES:
             self._alive += (written_type, read_type, node)
             self._made[key] = row
@@ -370,8 +370,8 @@ class _Walk:
     def _branch(self, written: Any, read: Any, node: Node, path: Path) -> int:
         """Return a union branch's row; it declines if fields are wanted in a value without parts.
 
-        The general reader then says what is wrong with the event. A null declines nothing: with it,
-        all that is wanted in the value is absent.
+        The general reader then says what is wrong with the event. A null does not decline: all that
+        is wanted in it is absent.
         """
         written_type = self.writer.type_of(written)
         if (
@@ -524,7 +524,7 @@ class _Walk:
                 rows.append(self.program.constants([(opened.slot, TEXT, *text)]))
                 inner = opened
             elif read_type is None or read_field is not None:
-                # Not a field that the reader drops.
+                # The reader keeps this field.
                 inner = node.children.get(name, UNWANTED)
             rows.append(
                 self.place(written_field["type"], read, inner, child(path, name))

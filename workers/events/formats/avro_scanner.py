@@ -144,7 +144,7 @@ def block(data: Bytes, pos: int, stop: int) -> tuple[int, int, int]:
     if pos == REFUSED or count >= 0:
         return count, pos, -1
     size, pos = zigzag(data, pos, stop)
-    # No record has so many values, and -count of the least int64 would overflow.
+    # No record has 2^62 values, and -count of the least int64 would overflow.
     if pos == REFUSED or not 0 <= size <= stop - pos or count < -(2**62):
         return 0, REFUSED, -1
     return -count, pos, pos + size
@@ -259,7 +259,7 @@ def scan_record(
             _, start, end, pos = delimited(data, pos, stop, length, True)
             if pos == REFUSED:
                 return DECLINED
-            # As items, F_COUNT counts them. Of a repeated name, the last value wins: that is left
+            # For items, F_COUNT counts them. If a name repeats, the last value wins: that is left
             # to the general reader.
             if slot >= 0:
                 if stack[top, F_COUNT] == MAP_NAMES_MAX or has_name(
@@ -270,8 +270,8 @@ def scan_record(
                 used = put(log, used, slot, kinds.TEXT, start, end)
                 if used == FULL:
                     return FULL
-            # As fields (never both), F_COUNT has a bit for each wanted name that was met. Its value
-            # has a row of its own, which replaces that of all values.
+            # For fields (never both), F_COUNT has a bit for each wanted name that was met. The
+            # value of a wanted name has its own row, instead of the row for all values.
             first = rows[holder, C]
             for bit in range(rows[holder, D]):
                 name = first + bit
@@ -291,8 +291,8 @@ def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, out: Output) -
     """Log records from `begin` on until `out` is full; return where to resume, or n.
 
     `values`, int64 (n, 2), has start and stop of each record, and `roots` (n,) the program's row of
-    its type, or DECLINED to leave it to the general reader. Also stops behind the record with which
-    declined records reach `out.declined_bytes`, so that their objects never fill the memory.
+    its type, or DECLINED to leave it to the general reader. Also stops once declined records have
+    `out.declined_bytes` in total, so that their objects never fill the memory.
     """
     used = 0
     bytes_left = out.declined_bytes

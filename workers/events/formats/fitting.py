@@ -1,13 +1,13 @@
 """What the binary formats share: how wanted fields fit a schema, program texts, known schemas.
 
-While a schema is walked along the tree of wanted fields, a `Fit` notes which of them its types can
-have and which they cannot have: so a schema that misses the settings is refused, with the reason.
+While a schema is walked along the tree of wanted fields, a `Fit` notes which of them it can have. A
+schema that does not fit the settings is refused, with the reason.
 
 A *program* is the tables that a compiled scanner (`avro_scanner`, `protobuf_scanner`) follows in
 place of a schema: rows of integers, with references to each other by number. `tree` is the tree of
 wanted fields (`events.tree`), a *node* a place in it with all that is wanted there: a single value
-(`slot`), items to count (`many`), fields of an object (`children`), or in every element of a list
-(`elements`). A path names a place for messages.
+(`slot`), items to count (`many`), fields of an object (`children`), or something in every element
+of a list (`elements`). A path names a place for messages.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Program:
     def text(self, text: str) -> tuple[int, int]:
         """Add a text; return its start and stop in `texts`."""
         start = len(self._texts)
-        # A schema's JSON may hold half a surrogate pair, which has no UTF-8.
+        # A schema's JSON may hold half a surrogate pair, which UTF-8 cannot encode.
         self._texts += text.encode(errors="replace")
         return start, len(self._texts)
 
@@ -165,7 +165,7 @@ def element(path: Path) -> Path:
 def paths_of(node: Node, path: Path = ROOT) -> Iterator[tuple[int, Path]]:
     """Yield the slots of wanted values in a tree, with their paths.
 
-    A list of objects has a slot besides, which only tells its elements apart: it is left out.
+    A list of objects has a slot too, which only tells its elements apart: it is left out.
     """
     if node.slot != NO_SLOT:
         yield node.slot, path
@@ -214,15 +214,15 @@ class Fit:
         self._impossible(Node(node.slot), path, what)
 
     def no_fields(self, node: Node, path: Path, what: str) -> None:
-        """Note that `path` is no object with fields to look into: the schema has `what` there."""
+        """Note that the value at `path` has no fields: the schema has `what` there."""
         self._impossible(Node(children=node.children), path, what)
 
     def no_elements(self, node: Node, path: Path, what: str) -> None:
-        """Note that `path` is no list with elements to look into: the schema has `what` there."""
+        """Note that the value at `path` has no elements: the schema has `what` there."""
         self._impossible(Node(elements=node.elements), path, what)
 
     def no_parts(self, node: Node, path: Path, what: str) -> None:
-        """Note that `path` is neither list nor object: the schema has `what` there."""
+        """Note that the value at `path` has no fields or elements: the schema has `what` there."""
         self.no_fields(node, path, what)
         self.no_elements(node, path, what)
 

@@ -7,11 +7,11 @@ stores a schema as text or descriptor; either becomes a message type of upb, Goo
 
 A field is *singular* or *repeated*; a map is a repeated field of messages with a key and a value. A
 singular field with *presence* may be absent; any other that a message lacks has its type's default
-value. Of the fields of a *oneof*, a message has one at most. While a message type is walked, a
-`Fit` notes which wanted fields it can have, and which it cannot.
+value. A message has at most one field of a *oneof*. While a message type is walked, a `Fit` notes
+which wanted fields it can have, and which it cannot.
 
-At a node of the tree of wanted fields, a single value is wanted (`slot`: where it is logged), items
-to count (`many`: a list of labels or a map from label to count is logged with all it has), fields
+A node of the tree of wanted fields says what is wanted at one place: a single value (`slot` is
+where it is logged), items to count (`many`: a list of labels, or a map from label to count), fields
 of an object (`children`), or something in every element of a list (`elements`).
 """
 
@@ -61,10 +61,10 @@ class ProtobufSchema:
         try:
             for file in self.compiled.files:
                 self._pool.Add(file)
-        # upb raises it for a file that is invalid.
+        # upb raises it if a file is invalid.
         except TypeError:
             raise ValueError("no Protobuf schema") from None
-        # The schema's own, after its imports.
+        # The schema's own file comes after its imports.
         self._file = self.compiled.files[-1]
 
     def message(self, indexes: Sequence[int]) -> Any:
@@ -78,7 +78,7 @@ class ProtobufSchema:
             types = types[index].nested_type
         try:
             return self._pool.FindMessageTypeByName(name)
-        # TypeError: of a name that is no UTF-8.
+        # TypeError: the name is not UTF-8.
         except (KeyError, TypeError):
             raise SchemaRefused(NO_MESSAGE) from None
 
@@ -195,7 +195,7 @@ class _Walk:
     def __post_init__(self) -> None:
         # Row of a message type, by its name and the id of the node.
         self._made: dict[tuple[str, int], int] = {}
-        # Keeps nodes alive whose ids `_made` has in its keys: no other node may get the same id.
+        # Keeps the nodes alive whose ids are in keys of `_made`: no other may get the same id.
         self._alive: list[Node] = []
         # First row and number of an enum's names, by its name.
         self._enums: dict[str, tuple[int, int]] = {}
@@ -304,7 +304,7 @@ class _Walk:
             head = node.list_slot
             outer = node.slot
         else:
-            # As one value, which a list is not: OTHER is logged at most.
+            # Wanted as one value, which a list is not: at most OTHER is logged.
             inner, count = self._inner(field, Node(), path)
             outer = node.slot
         # The scanner logs each element once: for items or for what is wanted in it.
@@ -368,13 +368,13 @@ class _Walk:
         `row` is the field's row of `fields`. A field with presence is just absent.
         """
         if field.is_repeated:
-            # An empty list is there, with no elements; where a single value is wanted, it is OTHER.
+            # An empty list is present, without elements; where one value is wanted, it is OTHER.
             state = row[ops.STATE]
             head_kind = MAP if _is_map(field) else LIST
             heads = [(row[ops.OUTER], OTHER, -1), (row[ops.HEAD], head_kind, 0)]
             if node.many and node.elements is not None:
                 heads.append((node.list_slot, LIST, 0))
-            # See `Missing`: by its state the scanner knows whether the list had a value.
+            # From the state, the scanner knows whether the list had a value: see `Missing`.
             return [
                 (-1, state, slot, kind, start, -1)
                 for slot, kind, start in heads
@@ -475,7 +475,7 @@ class ProtobufFormat(SchemaFormat[ProtobufProgram]):
     def add(self, schema: Schema, message: bytes = b"\0") -> int:
         """Add a message type by the encoded path after the schema id; return its number.
 
-        By default that is an empty path, which names the first type in the file.
+        The default is an empty path, which names the first type in the file.
         """
         if schema.kind != PROTOBUF:
             raise SchemaRefused(NOT_OF_FORMAT)

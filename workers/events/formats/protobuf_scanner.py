@@ -224,8 +224,8 @@ def open_list(scan: Scan, row: int, log: Longs, used: int) -> int:
             kind = kinds.MAP if fields[row, TYPE] == MAP else kinds.LIST
             used = put(log, used, fields[row, HEAD], kind, 0, -1)
     elif has_head and lists[state, L_END] != used:
-        # Fields wanted of each message in a list are logged between its values, with slots of their
-        # own: these need not follow each other.
+        # Wanted fields of each message in a list are logged between the list's values. They have
+        # their own slots, so the values need not follow each other.
         has_own_slots = (
             fields[row, TYPE] == MESSAGE and fields[row, SLOT] != fields[row, HEAD]
         )
@@ -477,8 +477,8 @@ def scan_all(scan: Scan, values: Longs, roots: Longs, begin: int, out: Output) -
     """Log messages from `begin` on until `out` is full; return where to resume, or n.
 
     `values`, int64 (n, 2), has start and stop of each, and `roots` (n,) the row of `messages` of
-    its type, or DECLINED to leave it to the general reader. Also stops behind the message with
-    which declined ones reach `out.declined_bytes`, so that their objects never fill the memory.
+    its type, or DECLINED to leave it to the general reader. Also stops once declined messages have
+    `out.declined_bytes` in total, so that their objects never fill the memory.
     """
     used = 0
     bytes_left = out.declined_bytes

@@ -73,7 +73,7 @@ class Compiled:
 def compile_schema(schema: Schema) -> Compiled:
     """Compile a schema; raise ValueError, without its content, if it cannot be used.
 
-    Or Unreadable, if it needs imports that nothing provides, even with stubs.
+    Raises Unreadable if, even with stubs, it needs imports that nothing provides.
     """
     texts: dict[str, str] = {}
     files: dict[str, File] = {}
@@ -129,7 +129,7 @@ def compile_schema(schema: Schema) -> Compiled:
 def _descriptor(text: str) -> File | None:
     """Parse a file in base64, as Python producers register it; None for any other text.
 
-    An empty text would be a file without types, and is a schema's text instead.
+    Also None for an empty text, which would otherwise be a file without types.
     """
     try:
         file = base64.b64decode(text.strip(), validate=True)
@@ -192,8 +192,8 @@ def _write_text(folder: pathlib.Path, name: str, text: str) -> None:
 def _bundled_paths() -> list[str]:
     """Return protoc options for files that registries do not store: Google's and Confluent's."""
     places = [pathlib.Path(__file__).with_name("protos")]
-    # protoc brings google/protobuf in a folder of its own; the folder that has google/type is found
-    # from that one, if its package is installed.
+    # grpc_tools has google/protobuf in its folder _proto. The folder that has google/type, if that
+    # is installed, is two levels above it.
     for package, inner in (("grpc_tools", "_proto"), ("google.type", "../..")):
         spec = find_spec(package)
         folders = None if spec is None else spec.submodule_search_locations
@@ -327,7 +327,7 @@ def _certain_part(
         file.name: {f".{name}" for name in _type_names(file.package, file)}
         for file in files
     }
-    # Of the bundled files; and stubs, which `_is_certain` excludes.
+    # Types of the bundled files; also stubs, which `_is_certain` excludes.
     known = {*chain(*(types[name] for name in types.keys() - of_registry))}
     unread: set[tuple[str, str]] = set()
     for file in files:
@@ -357,9 +357,9 @@ def _is_certain(
 ) -> bool:
     """Return whether a field's type would be the same with the missing imports (see the module).
 
-    `kind` is the type's full name with a dot before it, "" for a number or text. Certain are types
-    in `certain`, and those of the field's own package, `scope` (with dots around it), in which
-    names are looked up first; not stubs, since a missing import defines these types.
+    `kind` is the type's full name with a dot before it, "" for a number or text. A type is certain
+    if it is in `certain` or in the field's own package, `scope` (with dots around it), where names
+    are looked up first. A stub is not, since a missing import defines that type.
     """
     return kind[1:] not in stubs and (
         not kind or kind in certain or kind.startswith(scope)
@@ -395,7 +395,7 @@ def _prune(
             yield name, member.name
     _drop_fields(message, dropped)
     for inner in message.nested_type:
-        # The entries of a dropped map stay, whole: records name a message by its index among all
+        # The entries of a dropped map stay complete: records name a message by its index among all
         # nested ones, and an entry without its value would be invalid.
         if not inner.options.map_entry:
             yield from _prune(inner, f"{name}.{inner.name}", is_certain)

@@ -101,7 +101,7 @@ class RecordFormats:
         self._name = settings.events.format
         self._tree = reader.layout.tree
         self._server = server = settings.schema_registry
-        self._registry: Registry | None = None  # of JSON, which asks none
+        self._registry: Registry | None = None  # JSON needs none
         if self._name in ("avro", "protobuf") and server is not None:
             make_format(self._name, self._tree, server.reader_schema)  # fails early
             access = Access(server.url, server.client(), server.unknown_wait_ms / 1000)
@@ -171,7 +171,7 @@ class FormatReader:
         self.fmt = fmt
         self._schemas = schemas
         self._waiting = waiting
-        # Known pairs of schema id and the number of a message's path; by pair, its number in `fmt`,
+        # Known pairs of a schema id and the number of a message path. By pair: its number in `fmt`,
         # or DECLINED and the reason why its records are rejects.
         self._pairs = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
@@ -246,7 +246,7 @@ class FormatReader:
             np.maximum(pair_rows, -1)
         ]
         roots = np.array([*self.fmt.roots, DECLINED], dtype=np.int64)[numbers]
-        # The reason of a pair that is not known was noted above, and stays.
+        # A reason that was noted above stays.
         for record in np.flatnonzero(numbers < 0).tolist():
             pair = int(pair_rows[record])
             reason = self._reasons[pair] if pair >= 0 else _NO_PAIR.get(pair, "")

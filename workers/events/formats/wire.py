@@ -102,9 +102,9 @@ def delimited(
 ) -> tuple[int, int, int, int]:
     """Decode text or bytes from `pos` on, before which their length was read.
 
-    Return kind, START and STOP of the log row, and the end; or as the end REFUSED, if they reach
-    beyond `stop`, or a text is not UTF-8, or `pos` is REFUSED: there was no length. Bytes are no
-    label: of the kind OTHER.
+    Return kind, START and STOP of the log row, and the end. The end is REFUSED if they reach beyond
+    `stop`, if a text is not UTF-8, or if `pos` is REFUSED, as there was no length. Bytes are of the
+    kind OTHER, as they are no label.
     """
     if pos == REFUSED or not 0 <= length <= stop - pos:
         return OTHER, 0, 0, REFUSED
@@ -152,8 +152,8 @@ UNKNOWN = -3
 def message_path(data: Bytes, pos: int, stop: int) -> tuple[int, int]:
     """Return the message path at `pos` as one number, and its end or REFUSED.
 
-    The number is that of its bytes, the first one lowest, at most MESSAGE_BYTES: they fit in an
-    int64. Another path has another number, as its length comes first.
+    The number consists of the path's bytes, the first one lowest. They are at most MESSAGE_BYTES,
+    so they fit in an int64. Different paths have different numbers, as the length comes first.
     """
     begin = pos
     left, pos = zigzag(data, pos, stop)

@@ -105,8 +105,8 @@ def alternatives(
     if config.without_epochs:
         yield from _beside_never(case)
         return
-    # The same mechanism, with other ticks at which new items may be shown: a step of these ticks,
-    # `every`, goes with one schedule only.
+    # The same mechanism, with other ticks at which new items may be shown. Only one schedule has
+    # `every`, the step between these ticks.
     for assumed in config.other_schedules(last_tick(config)):
         changed = structs.replace(config, **({"every": None} | assumed))
         yield _built(case, changed, assumed)
@@ -153,8 +153,7 @@ def _alternative(case: _Case, name: str, assumed: Assumed) -> Alternative:
     if needs_domain and case.domain:
         values["domain"] = case.domain
     elif needs_domain:
-        # Noise does not depend on the list, so any list works that has more labels than are shown
-        # at most (top k).
+        # Noise does not depend on the labels, so any list will do that is longer than the top k.
         reason = "needs a list of labels: domain, domain_file or buckets"
         count = 1 + int(assumed.get("top_k") or assumed.get("k") or 1)
         values["domain"] = tuple(f"label {i}" for i in range(count))
@@ -258,7 +257,7 @@ def _counters(
 ) -> Iterator[CounterChoice]:
     """Yield the counters for running counts, the one in use first, whose noise is `noise`.
 
-    Those that these settings do not allow are there too, with the reason.
+    Counters that these settings do not allow are included, with the reason.
     """
     ticks = config.horizon_ticks
     in_use = (config.counter, config.radix or KINDS[config.counter].radixes(ticks)[0])
@@ -308,7 +307,7 @@ def _radixes(
     """Yield radixes, the one in use first, of a mechanism whose counts are sums of blocks of ticks.
 
     Each block decides for itself what is shown, so such a mechanism takes no other counter.
-    `in_use` is its noise at present, with its radix.
+    `in_use` is the noise with the present settings, including the radix.
     """
     last = noise.ticks_looked_at
     for radix in dict.fromkeys((in_use.radix, best_radix(last), 2, 4, 16)):
@@ -392,7 +391,7 @@ def _end_rows(
 ) -> Iterator[EndChoice]:
     """Yield the noise for each `end_share` that can be built; `last` is the epoch's last tick.
 
-    None is recommended yet: for that they are compared with each other (`_best_end`).
+    None is marked as recommended yet: `_best_end` compares them.
     """
     # Over a long epoch a threshold takes long to find: build without one, and state none.
     quick = config.with_quick_thresholds()
@@ -404,7 +403,7 @@ def _end_rows(
             ending = mechanism if chosen else build(changed, unit)
         except ValueError:
             continue  # it would need more noise than samplers can draw
-        # An end share makes the counter begin before tick 1, by so many places.
+        # An end share makes the counter begin this many places before tick 1.
         counter = ending.public()["counter"]
         offset = counter.get("offset", 0) if isinstance(counter, dict) else 0
         variance = ending.curve(last)
@@ -533,7 +532,8 @@ def _advise_windows(
 def _advise_counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
     """Yield a sentence on the counter with least noise, if clearly better than that in use.
 
-    That in use is the first. Some take more bytes with every tick (`grows`): then it says how many.
+    The first counter is the one in use. If the best takes more bytes with every tick (`grows`), the
+    sentence says how many.
     """
     usable = [c for c in counters[1:] if c.possible and c.times_worst is not None]
     best = min(usable, key=lambda c: c.times_worst or 1.0, default=None)
@@ -579,7 +579,7 @@ def _advise_statistic(
 ) -> Iterator[str]:
     """Yield whether an order statistic's own mechanism beats reading it off noisy counts.
 
-    Of counts the error is the same for all values; that of the mechanism grows with the value, from
+    The error of counts is the same for all values. That of the mechanism grows with the value, from
     one segment of values to the next.
     """
     rows = [row for row in _plain(others, listed=True) if row.error is not None]

@@ -97,7 +97,7 @@ def plan_of(
 
     `topic` is where it publishes; `unit` is what is protected, "event" or "user".
     """
-    # With the most items of one protected event or user in `max_items`.
+    # `max_items` becomes the most items of one protected event or user.
     config = event_level(config, unit)
     noise = noise_of(mechanism, config)
     without = None
@@ -117,7 +117,7 @@ def plan_of(
     error = _error(config, mechanism, noise)
     counters = tuple(counter_choices(config, mechanism, noise))
     items = domain or COMPARED_ITEMS
-    # Only where the mechanism has a counter, or can choose one: the setting has a default.
+    # Only if the mechanism has a counter or can choose one; the setting alone has a default.
     counter = None
     if without is not None:
         counter = LineCounter.kind
@@ -232,7 +232,7 @@ def _memory(
     if without.remembered is not None:
         span = length_of(without.remembered * config.tick_ms, up=True)
         row = f"an item of a stream key with an event in the last {span}, shown, or at rest"
-    # What a user takes, if users are counted, the mechanism has said.
+    # If users are counted, the mechanism's note says what a user takes.
     kept_by = f"{memory.note}, and" if memory.note else "beside these, an item"
     note = f"{kept_by} keeps 3 bytes or more for each hop with events, up to {kept:,} of them"
     return structs.replace(memory, row=row, note=note)

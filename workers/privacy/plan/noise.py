@@ -34,8 +34,8 @@ from workers.privacy.model import Bucket, Change, Noise, Thresholds, Tick
 def alternatives_to(name: str) -> list[str]:
     """Return the mechanisms for the same or a similar question as `name`'s, that one included.
 
-    Those of a family answer one question, except in the family "labels"; `about.beside` names
-    further ones.
+    Mechanisms of a family answer the same question, except in the family "labels". `about.beside`
+    names further ones.
     """
     about = MECHANISMS[name].about
     same = [
@@ -62,9 +62,9 @@ _SD_DIGITS = 4  # as a snapshot has it
 
 
 def last_tick(config: HistogramConfig) -> int:
-    """Return the tick up to which a plan looks: the horizon, or without one the last of a year.
+    """Return the last tick that a plan looks at: the horizon, or without one the last of a year.
 
-    If a year has fewer than 1,024 ticks, tick 1,024.
+    If a year has fewer than 1,024 ticks, it is tick 1,024.
     """
     if config.horizon_ticks is not None:
         return config.horizon_ticks
@@ -75,7 +75,7 @@ def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
     """Return the noise of a histogram over its ticks, and of changes over its windows."""
     last = last_tick(config)
     variance = mechanism.curve(last)
-    worst = int(variance.noisiest(last)[0])  # they come by variance, largest first
+    worst = int(variance.noisiest(last)[0])  # the first has the largest variance
     return Noise(
         on=mechanism.about.noise_is_on,
         law=mechanism.law,
@@ -153,7 +153,7 @@ def half_width_95(law: str, sd: float) -> float | None:
 
 
 def worst_of_all(law: str, sd: float, counts: int, beta: float) -> float:
-    """Bound the error of so many counts at once, of at most this sd, but for probability beta."""
+    """Bound all errors of `counts` counts, of at most this sd, with probability 1 - beta."""
     if law == "laplace":
         q = laplace_q(sd)
         return math.log(2 * counts / (beta * (1 + q))) / -math.log(q)
@@ -166,7 +166,7 @@ def mean_over_ticks(mechanism: Mechanism, last: int) -> float | None:
         return None
     ticks = _spaced(1, last, _MEAN_TICKS)
     sds = np.sqrt(mechanism.curve(last).variance(ticks))
-    # Few different values, up to floating-point errors: one error is computed for each.
+    # Rounded, there are few different sds, and one error is computed for each.
     values, times = np.unique(np.round(sds, 9), return_counts=True)
     errors = [mean_absolute_error(mechanism.law, sd) or 0.0 for sd in values.tolist()]
     return float(np.dot(errors, times) / len(ticks))
@@ -204,8 +204,8 @@ def thresholds_of(
     every = config.discovery_step or 1
     if mechanism.threshold(last // every * every) is None:
         return None
-    # At which of the ticks that can show new items: all, or the noisiest, those listed in the plan
-    # and evenly spaced ones.
+    # Look at all ticks that can show new items; if they are many, at the noisiest, those listed in
+    # the plan, and evenly spaced ones.
     if last // every <= _EVERY_TICK:
         ticks = list(range(every, last + 1, every))
     else:
@@ -273,7 +273,7 @@ def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
     lasts = (edges[1:] - 1).tolist()
     # At most 256 ticks of a range are looked at.
     ticks = [_spaced(*ends, 256) for ends in zip(firsts, lasts, strict=True)]
-    # The ticks of all ranges lie end to end, those of a range from its place in `begins` on.
+    # The ticks of all ranges are joined; those of a range start at its place in `begins`.
     begins = np.cumsum([0, *map(len, ticks[:-1])])
     # In one call: numpy's cost is a call's, not an element's.
     sds = np.sqrt(variance.variance(np.concatenate(ticks)))

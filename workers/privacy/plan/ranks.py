@@ -50,11 +50,12 @@ def _choice(config: HistogramConfig, purpose: str, unit: str) -> RankChoice:
     bucket_sd, _ = mechanism.curve(last).worst_and_rms(last)
     # Subtract what rounding adds: one integer is rounded for a bucket, or two ranks.
     unrounded = bucket_sd**2 - (2 * ROUNDING if ranked else ROUNDING)
-    # The variance of the median's rank at each edge, as a multiple of a bucket's, `unrounded`; what
-    # rounding adds comes after. Covariances of neighbours and the variance of all are not needed.
+    # The variance of the median's rank at each edge, in units of `unrounded`, that of a bucket.
+    # Covariances of neighbours and the variance of all are not needed.
     at_edges, _, _ = rank_variances(buckets - 1, _MEDIAN, ranked)
-    # The rank less half of all. For counts every bucket is rounded, and weighs 1/2 or -1/2 in it;
-    # for quantiles the rank is, and that of all, which weighs 1/2.
+    # What rounding adds to it, as the rank minus half of all. For counts, every bucket is rounded
+    # and has a weight of 1/2 or -1/2. For quantiles, the rank is rounded, and so is the count of
+    # all, which has a weight of 1/2.
     median_rounding = (1 + _MEDIAN**2) * ROUNDING if ranked else buckets * ROUNDING / 4
     length = max(1, buckets // _RANGES)
     range_noise = float(length)

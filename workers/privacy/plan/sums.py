@@ -22,8 +22,8 @@ Sds = tuple[float, float]
 def sum_plan(numbers: Sum, rho: float, count_sds: Sds, centred_sds: Sds) -> SumPlan:
     """Plan a sum from the noise of counts and of centred sums; `rho` is all of the budget.
 
-    The sum's own part of it is `numbers.share`. Of both sds the first is the worst, the second the
-    root mean square over the ticks.
+    The sum's own part of it is `numbers.share`. A pair of sds has the worst, then the root mean
+    square over the ticks.
     """
     middle = abs(float(numbers.middle))
     half = float(numbers.step) / 2

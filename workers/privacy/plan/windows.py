@@ -36,7 +36,7 @@ from workers.privacy.plan.noise import (
 from workers.privacy.plan.sums import Sds, all_items_plan, sum_plan
 from workers.privacy.total import compose
 
-# Events so many periods of the noise apart have no part of it in common (0036, T7).
+# Events this many periods of the noise apart have no part of it in common (0036, T7).
 _PERIODS_APART = 5
 # How many periods of one user a plan gives the cost of.
 _PERIODS = (1, 2, 7, 30)
@@ -74,10 +74,9 @@ def thresholds_of_windows(plan: WithoutEpochs) -> Thresholds | None:
     if not thresholds:
         return None
     most, window = max(thresholds, key=lambda pair: pair[0])
-    least, _ = min(thresholds, key=lambda pair: pair[0])
     return Thresholds(
         meaning=_SHOWN,
-        least=least,
+        least=min(pair[0] for pair in thresholds),
         most=most,
         most_tick=window.worst_tick,
         ticks_computed=plan.period,
@@ -103,7 +102,7 @@ def without_epochs(
         watched=mechanism.watched if tests else None,
         rests=mechanism.rest if tests else None,
         remembered=max(tested) if tests else None,
-        fresh_after=_PERIODS_APART << levels,  # so many periods of 2^L ticks
+        fresh_after=_PERIODS_APART << levels,  # in ticks: a period has 2^L
         users=user_periods(config, mechanism),
     )
 
@@ -168,7 +167,7 @@ def _window(
         worst_tick=int(counter.curve().noisiest(period)[0]),
         rms_sd=rms,
         sd_times_mu=(worst * mu, rms * mu),
-        # Over all ticks, as if each had the root mean square; the half width is at the worst tick.
+        # The error is computed as if every tick had the rms sd; the half width has the worst sd.
         mean_absolute_error=mean_absolute_error(mechanism.law, rms),
         half_width_95=half_width_95(mechanism.law, worst),
         threshold=None if threshold is None else float(threshold),

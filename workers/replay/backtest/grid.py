@@ -81,8 +81,8 @@ class Combination:
     def discovers(self) -> bool:
         """Return whether the mechanism shows running counts of undeclared items.
 
-        Both families count while an epoch runs: "running" at every tick, "labels" the largest at
-        chosen ticks.
+        Both families do so while an epoch runs: "running" at every tick, while "labels" names the
+        largest at chosen ticks.
         """
         running = self.config.about.family in ("running", "labels")
         return running and not self.mechanism.domain()
@@ -145,7 +145,7 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
             raise SettingsError(
                 f"--vary {histogram}.{setting}: given twice; give all its values in one list"
             )
-        # With epochs, `windows` only add to what snapshots say of their noise.
+        # With epochs, `windows` only add to what snapshots state about their noise.
         if setting == "windows" and not configs[histogram].without_epochs:
             _refuse_unmeasured(f"{histogram}.windows", setting)
         chosen[histogram][setting] = values
@@ -160,7 +160,7 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
     for name, section in zip(names, document["histogram"], strict=True):
         horizon = section["horizon"]
         only_tick = "tick" in chosen[name] and "horizon" not in chosen[name]
-        # A number of ticks becomes a duration; the others do not depend on the tick.
+        # A number of ticks becomes a duration; other values do not depend on the tick.
         if only_tick and isinstance(horizon, int):
             section["horizon"] = format_duration(
                 parse_duration(section["tick"]) * horizon
@@ -284,8 +284,9 @@ def _blames(reason: str, setting: str) -> bool:
 def known_settings(mechanism: str) -> set[str]:
     """Return the settings that a mechanism accepts in a settings file.
 
-    Configurations of all mechanisms have some fields that only few of these accept. `domain_file`,
-    `buckets` and `quantiles` are other ways to declare labels, so they go with `domain`.
+    Every mechanism's configuration has some fields that only a few mechanisms accept.
+    `domain_file`, `buckets` and `quantiles` are other ways to declare labels, so they go with
+    `domain`.
     """
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
     if not MECHANISMS[mechanism].about.takes_end_share:
@@ -311,7 +312,7 @@ def settings_text(config: HistogramConfig) -> str:
         if rule.name == "windows":
             if config.without_epochs:
                 texts["windows"] = list(map(format_duration, value))
-        # The domain of buckets is their labels; in its place are the quantiles, with their default.
+        # The domain of buckets is their labels: state the quantiles instead, with their default.
         elif rule.name == "domain" and in_buckets:
             if config.has_quantiles:
                 texts["quantiles"] = config.shown_quantiles

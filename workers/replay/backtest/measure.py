@@ -11,9 +11,9 @@ a rank is a place in it.
 Exact counts are kept by row, of the `Truth` of the view: a row is an item of a stream key. A run
 has rows of its own, unless its mechanism reads the truth's (`has_rows_of_truth`). It releases rows
 with counts (`Release`), labels with counts (`Items`), or answers to queries (`Answers`). A delay is
-how many ticks after its exact count has reached one of SIZES an item is first shown.
+the number of ticks from when an item's exact count reaches one of SIZES until the item is shown.
 
-What is measured of a stream key at a tick are its *figures*, an array of floats: one for each
+The *figures* of a stream key at a tick are its measurements, an array of floats: one for each
 metric, at PLACE[metric], then, for each metric in RANKED, one for each rank. NaN: not defined.
 """
 
@@ -72,7 +72,7 @@ SUMS = ("sum_error_mean", "sum_coverage", "mean_error_mean", "mean_coverage")
 _FURTHER = ("lost", "within_error", "shortfall", "shown_new", "coverage_new")
 METRICS = (*_SHOWN, *TOPS, *_FURTHER, *SUMS)
 PLACE = {name: i for i, name in enumerate(METRICS)}
-# Of the item of a rank: its error, and whether it is shown.
+# By rank: the error of its item, and whether that is shown.
 RANKED = ("error_mean", "shown_rate")
 # For all stream keys together, these and those in RANKED are the mean over the keys.
 OF_KEYS = (*TOPS, "shortfall")
@@ -196,7 +196,7 @@ class Watch:
         self.run = run
         self.histogram = histogram
         self.view = view
-        #: The series' name (beside its topic there), and its window if it has one.
+        #: The series' name, and its window if it has one.
         self.name, _ = histogram.outputs[view.number]
         self.window_ms = histogram.config.series[view.number].window_ms
         # The first columns of every row of results and boards: run, seed, histogram.
@@ -206,7 +206,7 @@ class Watch:
         # Only items that are discovered have delays.
         self._discovers = run.combination.discovers
         self._same_rows = has_rows_of_truth(run.combination.config)
-        # Not a distance between counts: then it says which items deserve to be shown.
+        # If it is not a distance between counts, it says which items deserve to be shown.
         self._threshold_is_count = run.combination.config.threshold_is_count
         self.latest: ReleasedTick | None = None
         #: First and last tick seen, numbered over all epochs, and how many were seen.
@@ -230,7 +230,7 @@ class Watch:
         self.last_tick = self.histogram.last_tick
         self.first_tick = self.first_tick or self.last_tick
         release = shown.release
-        # A tick that tests no items has no threshold; then that of the last test still counts.
+        # A tick that tests no items has no threshold; that of the last test still counts.
         if self._threshold_is_count and release.threshold is not None:
             self._threshold = release.threshold
         if self._discovers:
@@ -249,7 +249,7 @@ class Watch:
         return _NO_ROWS if isinstance(release, Answers) else self._shown(release)[0]
 
     def end_epoch(self) -> None:
-        """Add the epoch's delays to those before, and begin the next one without any ticks."""
+        """Add the epoch's delays to those of earlier epochs, and reset for the next epoch."""
         self._delays.add(self._reached, self._first_shown)
         self._reached = _NONE_REACHED
         self._first_shown = _NO_ROWS
@@ -303,7 +303,7 @@ class Watch:
             out[0, PLACE["threshold"]] = release.threshold
         key_of = view.truth.columns.keys[rows]
         new = self._new(rows, shown.tick)
-        # Of all stream keys together and of each: which of the shown rows are its own, and a
+        # For all stream keys together, then for each: which of the shown rows are its own, and a
         # selection of all its rows, shown or not.
         everything = np.ones(len(rows), dtype=np.bool_)
         parts: list[tuple[Bools, Any]] = [(everything, slice(None))]
@@ -315,7 +315,7 @@ class Watch:
                 figures, exact_rows, rows[own], counts[own], release.sd, own_new
             )
             self._fill_sums(figures, shown, rows, own)
-        # A top is a stream key's: for all of them `measure` takes the mean.
+        # A top belongs to one stream key: `measure` takes the mean over the keys.
         for index, figures in enumerate(self.figures_of_keys(out)):
             own = key_of == index
             self._fill_top(figures, view.keys[index], rows[own], counts[own])
@@ -341,7 +341,7 @@ class Watch:
         sd: float,
         new: Bools | None,
     ) -> None:
-        """Fill in the errors of the `counts` shown in `rows`, and how many that deserve it are.
+        """Fill in the errors of the `counts` shown in `rows`, and the deserving items shown.
 
         `exact_rows` selects all rows of their stream key; `new` marks the items that are new.
         """
@@ -391,7 +391,7 @@ class Watch:
         mean, low, high = means.intervals(published, centred, *sds)
         exact = means.means(counts, sums)
         figures[PLACE["mean_coverage"]] = ((low <= exact) & (exact <= high)).mean()
-        # NaN: published counts that are too small against their noise have no mean.
+        # NaN: published counts that are too small for their noise have no mean.
         if (defined := ~np.isnan(mean)).any():
             figures[PLACE["mean_error_mean"]] = np.abs(mean - exact)[defined].mean()
 
@@ -510,7 +510,7 @@ class Watch:
         The stream key "" is all of them together; delays have a size instead of ticks.
         """
         ticks = np.array(sorted(self._figures), dtype=np.int64)
-        # By stream key and tick. Keys come up over time: NaN at the ticks before.
+        # By stream key and tick. Keys appear over time: NaN at the ticks before.
         most = max(map(len, self._figures.values()), default=1)
         measured = np.full((most, len(ticks), self._width), np.nan)
         for i, tick in enumerate(ticks.tolist()):
@@ -627,7 +627,7 @@ class QueryWatch(Watch):
         ]
         if not named:
             return
-        # How much larger the n largest counts are than those of the n labels that are named.
+        # How much larger the n largest counts are than the counts of the n labels named.
         best = np.sort(exact)
         short = [(best[-len(places) :] - exact[places]).mean() for places in named]
         figures[PLACE["shortfall"]] = np.mean(short)
@@ -673,8 +673,8 @@ class QueryWatch(Watch):
         for index in range(len(self.view.keys)):
             fields: Fields = shown.release.of_key[index]
             pairs = list(self._pairs(index, fields))
-            # The largest exact number first; then lists of the largest, with ranks, as listed. As
-            # there may be both, at most twice as many rows as on other boards.
+            # The largest exact number first; then lists of the largest, with ranks, as listed.
+            # There may be both, so a board may have up to twice the usual number of rows.
             pairs.sort(key=lambda pair: 0 if pair.rank else -pair.exact)
             for rank, pair in enumerate(pairs[: 2 * self.view.top], start=1):
                 yield self.board_row(
@@ -742,7 +742,7 @@ class LabelsWatch(Watch):
         """Fill in how the last labels named compare with every stream key's exact top."""
         out[0, PLACE["shown"]] = sum(map(len, self._last.values()))
         for index, figures in enumerate(self.figures_of_keys(out)):
-            # Nothing is defined before the epoch's first labels of a key.
+            # Before a key's first labels in an epoch, nothing is defined.
             if index in self._last:
                 self._fill_key(figures, index)
 

@@ -148,7 +148,7 @@ def _trade_offs(
 
     Also the best run with a smaller epsilon; `worth` is a run's score, larger being better.
     """
-    # If the score is the error itself, `_why` has told it.
+    # If the score is the error itself, `_why` has stated it.
     with_error = [outcome for outcome in by_epsilon if ERROR in outcome.metrics]
     if metric == RECALL and chosen in with_error:
         closest = min(with_error, key=lambda one: (_mean(one, ERROR), one.number))

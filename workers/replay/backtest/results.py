@@ -108,7 +108,7 @@ def by_histogram(tables: Tables) -> dict[str, list[Outcome]]:
     )
     for row in tables.results.filter(whole).to_pylist():
         values[row["run"], row["histogram"]][row["metric"]].append(row["value"])
-    # By run and series, a row for each seed; and by setting, the values that it had in some run.
+    # By run and series, a row for each seed; and by setting, the values that it had in any run.
     seeds: dict[tuple[int, str], list[RunRow]] = defaultdict(list)
     choices: dict[str, set[str]] = defaultdict(set)
     for row in tables.runs.to_pylist():

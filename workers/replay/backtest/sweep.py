@@ -142,12 +142,12 @@ class Pool:
         self._calls.append(("end_of_input", until_ms))
 
     def release(self, *, after_tick: Callable[[], object] = lambda: None) -> Released:
-        """Send the recorded calls; ticks are released, and followed, in the other processes."""
+        """Send the recorded calls: the other processes release the ticks, and act after each."""
         calls = self._calls
         self._calls = []
         if calls:
             self._send("release", calls)
-        return Released(0, [])  # no ticks, no snapshots: here nothing is released
+        return Released(0, [])  # no ticks, no snapshots: nothing is released here
 
     def run(
         self, settings: Settings, source: Source, write: Write, progress: Progress
@@ -173,7 +173,7 @@ class Pool:
     def results(
         self, summary: Summary, word: str, left_out: Sequence[str] = ()
     ) -> Results:
-        """Collect the results of all processes; what was read is known here only."""
+        """Collect the results of all processes; only this one knows what was read."""
         self._send("results", summary, word)
         results = Results(input_of(summary, word, self._top, left_out))
         for _, connection in self._children:
@@ -335,7 +335,7 @@ class Group:
 
         `wide` is last, so all runs have released the tick; and every series has been counted.
         """
-        # Once a tick, at the first series (number 0): without epochs every window is one.
+        # Once a tick, at the first series (number 0): without epochs every window is a series.
         if shown.series:
             return
         self._tick = self.wide.last_tick
@@ -381,7 +381,7 @@ class Backtest:
         # This also fills the groups.
         running = [self._histogram(run) for run in runs]
         groups = self._groups.values()
-        # The views of the series of a histogram have one truth.
+        # The views of a histogram's series share one truth.
         truths = [views[0].truth for group in groups for views in group.views.values()]
         wide = [group.wide for group in groups]
         # A truth counts a tick before the runs look at it; unbounded counts follow all runs.
@@ -403,7 +403,7 @@ class Backtest:
         Runs with equal bounds and domain share them.
         """
         config = run.combination.config
-        # Also where the run counts in sketches, exact counts are made without.
+        # Exact counts are never made in sketches, even if the run's are.
         lane = config.lane._replace(sketch=0)
         domain = tuple(run.combination.mechanism.domain())
         bounds_and_domain = (lane, domain)
@@ -450,7 +450,7 @@ class Backtest:
 
             def after_tick(summary: Summary) -> None:
                 progress(summary)
-                # Here alone Ctrl-C takes effect: elsewhere some runs lack a tick that others have.
+                # Ctrl-C takes effect only here: elsewhere some runs lack a tick that others have.
                 if all(group.whole for group in self._groups.values()):
                     interrupts.check()
 

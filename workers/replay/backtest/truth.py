@@ -7,7 +7,7 @@ epoch, `mechanisms.ledger`) read its columns instead of counting again (`ExactLe
 noise is their own. Histograms without epochs count windows, each for itself, on both sides. A
 series is what is published as one: the counts since an epoch began, or a window. A `View` holds the
 exact boards, the largest items, of one series at one tick, computed once for all runs. A lane is a
-tick grid with bounds, by which events are summed; in a tick, it is released before the next lane.
+tick grid with bounds, by which events are summed; within a tick, lanes are released in order.
 
 "Bounded" counts are those after the histogram's bounds on an event's items and their counts, to
 which noise is added; "unbounded", or "wide", ones are of everything that the events have. A tag is
@@ -137,7 +137,7 @@ class Exact(Mechanism, shared=False):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Return what every mechanism has; infinite here: exact counts are never published."""
+        """Return what every mechanism has; it is infinite, as exact counts are never published."""
         cost = self._cost
         return Guarantee(
             unit=self._unit, rho=cost.rho, epsilon=cost.epsilon, delta=cost.delta
@@ -208,9 +208,9 @@ class ExactLedger(Ledger):
         self._truth = truth
 
     def _sync(self) -> None:
-        """Take over the truth's arrays, which are other ones whenever they have grown.
+        """Take over the truth's arrays, which are replaced whenever they grow.
 
-        All but `shown`, which only needs room for as many rows.
+        Only `shown` is its own; it needs room for as many rows.
         """
         truth = self._truth
         self.n = truth.n
@@ -226,7 +226,7 @@ class ExactLedger(Ledger):
     def append(self, tags: Tags, keys: Codes, labels: Texts) -> Rows:
         """Return the rows of items; those that the truth lacks are added to it, with count 0.
 
-        It lacks items that a mechanism carries over into an epoch in which they did not occur yet.
+        It lacks items that a mechanism carries over into an epoch in which they have not occurred.
         """
         absent = np.flatnonzero(self._truth.find(tags) < 0)
         if len(absent):
@@ -245,7 +245,7 @@ class ExactLedger(Ledger):
 class Mirrored:
     """A mechanism whose states read a truth's columns instead of counting themselves.
 
-    All but `init`, which makes a state, is that of `mechanism`.
+    Everything but `init`, which makes a state, is taken from `mechanism`.
     """
 
     def __init__(self, mechanism: Mechanism, truth: ReplayHistogram) -> None:
@@ -282,7 +282,7 @@ class Truth(ReplayHistogram):
 def with_cache(mechanism: Mechanism) -> Mechanism:
     """Return a copy, for one thread, that remembers its last `sd` and `threshold`.
 
-    All seeds ask for the same tick's; computing them again would take a third of a seed's time.
+    All seeds ask for those of the same tick. Recomputing them would take a third of a seed's time.
     """
     own = thawed(mechanism)
     for name in ("sd", "threshold"):
@@ -293,8 +293,8 @@ def with_cache(mechanism: Mechanism) -> Mechanism:
 def unbounded(lane: Lane) -> Lane:
     """Return the lane of the same ticks without bounds.
 
-    Of the lanes of a tick that read the same fields, a merge releases it last: they are ordered by
-    `split`, then by sketches and bounds. So all runs can be measured against it.
+    Among the lanes of a tick that read the same fields, a merge releases it last, as it orders them
+    by `split`, then by sketches and bounds. So all runs can be measured against it.
     """
     return Lane(
         lane.tick_ms,
@@ -338,7 +338,7 @@ def truth_of(
         topic="",
         stream="truth",
         events={},
-        owner=(0, 1),  # number 0, of one
+        owner=(0, 1),  # number 0 of 1
     )
     truth.lane = lane
     truth.sum_lane = None
@@ -500,5 +500,5 @@ def _comparisons(values: Longs) -> Longs:
     """Return, for every pair of n values, 1 if the first is larger, -1 if the second is: (n, n)."""
     firsts = values[:, None]
     seconds = values[None, :]
-    # The sign of a difference, which could overflow.
+    # Not as the sign of a difference, which could overflow.
     return (firsts > seconds).astype(np.int64) - (firsts < seconds)

@@ -213,9 +213,9 @@ def legend_below(
 
 
 def number(value: float) -> str:
-    """Format a finite number: whole if it is, or from 1,000 on, else to three significant digits.
+    """Format a finite number, without decimals if it is whole or at least 1,000.
 
-    Below 0.001, to two.
+    Any other has three significant digits, or two below 0.001.
     """
     if abs(value) >= 1_000 or value == int(value):
         return f"{value:,.0f}"
@@ -225,7 +225,7 @@ def number(value: float) -> str:
 def log_axis(axis: Any, values: Sequence[float]) -> None:
     """Make an x or y axis logarithmic, with plain numbers: at the values if few, else at 1, 2, 5...
 
-    So charts of a few epsilons name just these.
+    A chart of a few epsilons then names exactly these.
     """
     low = min(values)
     high = max(values)

@@ -154,7 +154,7 @@ def recall_against_epsilon(data: Measured) -> Chart | None:
                 found.most - found.mean,
             )
             series.setdefault(name_of(run, BUDGET), []).append(point)
-    # The names with the highest means, over their points; one has a style of its own up to STYLES.
+    # The names with the highest mean over their points; there are only STYLES distinct styles.
     best = sorted(series, key=lambda name: -np.mean(series[name], axis=0)[1])[:STYLES]
     shown = [name for name in series if name in best]
     with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, [[cell]]):
@@ -361,7 +361,7 @@ def _epsilon_axis(cell: Axes, runs: Sequence[Outcome]) -> None:
 def _beside(place: int, series: int) -> float:
     """Return a factor near 1 that keeps coinciding series apart on a logarithmic axis.
 
-    `place` is the number of one of `series` that are drawn side by side, each 1.8 % further on.
+    `place` is its number among the `series` that are drawn side by side, each 1.8 % further on.
     """
     return float(1.018 ** (place - (series - 1) / 2))
 
@@ -534,7 +534,7 @@ def _draw_buckets(cell: Axes, numeric: Numeric, rows: Sequence[BoardRow]) -> Non
             line = stroke(INK, 1.3, 4, 2)
             cell.axvline(_place(numeric, truth["value"]), label=EXACT_QUANTILE, **line)
         if published["bucket"] is not None:
-            # An end of the interval that is None lies in an open-ended bucket: to its far end.
+            # If an end of the interval is None, draw to the far end of the open-ended bucket.
             low = published["low"]
             high = published["high"]
             left = -1.0 if low is None else _place(numeric, low)

@@ -45,7 +45,7 @@ def table_of(spans: Sequence[Span], unit: str) -> Table:
 def spans_of_run(run: Outcome) -> tuple[Span, ...]:
     """Return one person's privacy loss from a run's histogram alone.
 
-    The results have totals only, from which a cost is made again, as `spans_of` takes it.
+    The results have totals only, so the cost for `spans_of` is rebuilt from these.
     """
     row = run.row
     settings = run.settings
@@ -111,7 +111,7 @@ def inline(chart: Chart) -> Markup:
         # Without a size: the page scales it.
         (r'^<svg [^>]*?(viewBox="[^"]*")[^>]*>', begin),
         (r"<!--.*?-->", ""),
-        # A style would hold for the whole page; what this one says, round joins, is set below.
+        # A style would apply to the whole page; the round joins of this one are set below.
         (r'<style type="text/css">.*?</style>', ""),
         # Ids, and references to them.
         (r'(\bid="|href="#|url\(#)', rf"\g<1>{chart.name}-"),
@@ -129,7 +129,7 @@ def _escaped(value: object) -> Markup:
 
     Soft hyphens stay: headings have them, to break long words.
     """
-    # Already HTML.
+    # It is HTML already.
     if isinstance(value, Markup):
         return value
     text = "" if value is None else str(value)

@@ -3,7 +3,7 @@
 It says what is promised, to whom, and what is not; who may see what, and how long it is kept; the
 settings that decide it, with their fingerprint; and what differs from earlier settings. It reads
 only settings files, so it cannot know whether a worker runs with them, and says so. What no file
-knows is left blank (_BLANK), for the operator to fill in.
+states is left blank (_BLANK), for the operator to fill in.
 """
 
 from collections.abc import Iterator

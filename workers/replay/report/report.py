@@ -198,9 +198,9 @@ def _times(first_ms: int, last_ms: int) -> str:
 
 
 def _rejects(word: str, listed: Sequence[tuple[int, int, str]]) -> Table:
-    """Return a table of rejects, each (partition, number, reason); a number is one of a `word`.
+    """Return a table of rejects, each (partition, number, reason); `word` says what is numbered.
 
-    It has a column of partitions if any differs from 0; files have no others.
+    It has a column of partitions unless all are 0, as they are for files.
     """
     rows = [
         (f"{partition}", f"{number:,}", reason) for partition, number, reason in listed

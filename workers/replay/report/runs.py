@@ -281,9 +281,9 @@ def board_tables(
         for tick, rows in chosen_ticks(ticks).items() if number < keys else ():
             if few_labels:
                 rows.sort(key=lambda row: labels.index(row.label))
-                tables.append(_board_table(run, tick, rows))
             else:
-                tables.append(_board_table(run, tick, rows[:BOARD_ROWS]))
+                del rows[BOARD_ROWS:]
+            tables.append(_board_table(run, tick, rows))
         boards.append((key, tables))
     return boards
 
