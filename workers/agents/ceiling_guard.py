@@ -47,8 +47,8 @@ class OtherWorkers:
         self.settings = settings
         self.connection = connection
         self._lock = threading.Lock()
-        # Workers on other events, which `_workers` leaves out: as long as a worker's topics exist,
-        # its events never change.
+        # Workers that count other events. `_workers` skips them: a worker's events never change
+        # while its topics exist.
         self._elsewhere: set[str] = set()
         # Workers that a warning has named.
         self._warned: set[str] = set()
@@ -66,7 +66,8 @@ class OtherWorkers:
                 if not any(
                     topics_overlap(topics_of(state), topics, counts) for state in states
                 ):
-                    # One without a state does not say yet what it counts: it is looked at again.
+                    # Without a state, a worker's events are not known yet: look at it again next
+                    # time.
                     if states:
                         self._elsewhere.add(worker)
                     continue
@@ -136,7 +137,7 @@ class OtherWorkers:
         own_name = self.settings.worker.name
         left_out = self.settings.privacy.uncounted_workers
         for topic in counts:
-            # Unchanged if it is another topic, which names no worker.
+            # Any topic without this ending stays as it is, and names no worker.
             worker = topic.removesuffix(".release-state")
             stages = stage_topics(worker)
             needed = {
@@ -149,7 +150,7 @@ class OtherWorkers:
                 yield worker
 
     def _first_warning(self, worker: str) -> bool:
-        """Return whether no warning has named a worker before, and note that one does now."""
+        """Return whether a worker's first warning is due, and record it."""
         told = worker in self._warned
         self._warned.add(worker)
         return not told
@@ -161,20 +162,19 @@ def topics_overlap(
     """Return whether a worker that counts the topics `counted` may count one of `events`.
 
     Entries of `counted` are names and regular expressions ("^..."). Whether two expressions have a
-    topic in common is tried on the names in both sets, and on the `existing` topics.
+    topic in common is tested with the names in both sets and the `existing` topics.
     """
     named = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & named:
         return True
 
-    def covers(entries: Iterable[str], topic: str) -> bool:
-        """Return whether entries name a topic, or have an expression that matches it."""
-        return topic in entries or any(
-            TopicNames.of(entry).matches(topic) for entry in entries
-        )
-
-    topics = {*counted, *named, *existing}
-    return any(covers(counted, topic) and covers(named, topic) for topic in topics)
+    patterns = [TopicNames.of(entry) for entry in counted]
+    return any(
+        (topic in counted or any(pattern.matches(topic) for pattern in patterns))
+        and (topic in named or events.matches(topic))
+        for topic in {*counted, *named, *existing}
+        if not topic.startswith("^")
+    )
 
 
 # Most charges that a message names.
@@ -203,8 +203,8 @@ class CeilingGuard:
         Raise CeilingReached if this worker's own charges are lost, StateRefused or KafkaException
         if others are unreadable.
         """
-        # Only the first time: a state topic that has snapshots but no charges was lost. Snapshots
-        # are looked for before charges, as a charge is always written before its snapshots.
+        # On the first call only: if there are snapshots but no charges, the state topic was lost.
+        # Look for snapshots first, since a charge is always written before its snapshots.
         published = None if self._refreshed else self._published()
         connection = self.others.connection
         state = self.others.settings.release_state_topic
@@ -219,17 +219,17 @@ class CeilingGuard:
             )
         self._refreshed = True
         worker = self.others.settings.worker.name
-        # `check` gets this partition's own charges, which may be newer than what was read. `where`
-        # is (topic, partition).
+        # `check` adds this partition's own charges, which may be newer than those read here.
+        # `where` is (topic, partition).
         others = [newest[where] for where in newest if where[1] != self.owner]
         charges = (charges_of(worker, state, self.others.settings) for state in others)
         self.charges = [*chain.from_iterable(charges), *self.others.charges()]
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
-        """Raise CeilingReached if the epochs that begin would exceed the ceiling in some period.
+        """Raise CeilingReached if the epochs about to begin would exceed the ceiling in a period.
 
-        `beginning` has the number of each, by histogram. They are added to the charges in this
-        owner's `progress` and to those of the last `refresh`.
+        `beginning` has the number of each histogram's epoch. Their charges are added to those in
+        this owner's `progress` and those from the last `refresh`.
         """
         settings = self.others.settings
         of_owner = charges_of(settings.worker.name, progress, settings, beginning)
@@ -238,9 +238,9 @@ class CeilingGuard:
         for name, epoch in beginning.items():
             generation = (settings.worker.name, name, generations[name])
             [charge] = [one for one in of_owner if one.generation_id == generation]
-            # The time of the epoch, ms; from -EVER on if it is the only one, without an end. Of the
-            # periods that touch it the one that costs most:
+            # In ms. A histogram's only epoch, which has no end, begins at -EVER.
             begin, end = charge.span(epoch)
+            # Of all periods that overlap the epoch, the most expensive one.
             window = self.ceiling.fullest(charges, begin, end)
             if not self.ceiling.holds(window.epsilon):
                 dated = "" if begin == -EVER else f", from {iso_time(begin)},"
@@ -256,10 +256,10 @@ class CeilingGuard:
                 )
 
     def _cost_text(self, window: FullestWindow, charges: Sequence[Charge]) -> str:
-        """Say what a period would cost, for the message of `check`, whose ceiling names the delta.
+        """Return the cost of a period as text: its epsilon at the ceiling's delta.
 
-        An epsilon of None: there is no guarantee. It names a charge that explains why, if one does:
-        one of another unit.
+        An epsilon of None means that there is no guarantee. If a charge for another unit is the
+        reason, name it.
         """
         if window.epsilon is not None:
             return f"epsilon {window.epsilon:.6g} at that delta"
@@ -278,7 +278,7 @@ class CeilingGuard:
             topics = consumer.list_topics(timeout=60).topics
             for topic in settings.output_topics:
                 for partition in topics[topic].partitions if topic in topics else ():
-                    # Its end, which stays above 0 when all records have expired.
+                    # The end offset stays above 0 even after all records have expired.
                     if bounds_of(consumer, topic, partition)[1] > 0:
                         return topic
         return None
@@ -287,9 +287,9 @@ class CeilingGuard:
 def describe_charges(
     charges: Sequence[Charge], window: FullestWindow, unit: str
 ) -> str:
-    """List what is charged in a window, for a message: the first few charges, and how many more.
+    """List the charges in a window for a message: the first few, and how many more.
 
-    A charge from which the window takes no epoch is there if it took a sample, which costs too.
+    A charge without epochs in the window is listed if it took a sample, which costs too.
     """
     names = []
     for charge, cost in parts_of(charges, window.counts, unit):

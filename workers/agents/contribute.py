@@ -47,10 +47,11 @@ from workers.runtime.printing import iso_time
 
 
 class ContributeProgress(SourceProgress, kw_only=True, frozen=True, omit_defaults=True):
-    """Progress of one source partition: `first`, ms, is when the first event counted (None: none).
+    """Progress of one source partition.
 
-    `sequences` has the number of the next message to each owner. `origins`: progress of every
-    origin; None without re-keying.
+    `first` is the earliest time, ms, at which an event counted; None before any event. `sequences`
+    has the number of the next message to each owner. `origins` is the progress of every origin;
+    None without re-keying.
     """
 
     first: int | None
@@ -66,9 +67,9 @@ class ContributeStage(EventsStage):
     """Shared by the stage-1 shards; `contributions` has a partition for each of `owners`.
 
     `epochs` are the tick grids of all histograms. `names` has the histograms of every lane,
-    `declared` the stream keys served in each view, `count_lane_of` for every lane that adds up
-    numbers the one that counts the same items. `origins` is how many origins there were at first;
-    None without re-keying. `by_clock`: only the clock closes ticks, as in `Watermark`.
+    `declared` the stream keys served in each view. `count_lane_of` maps each lane of sums to the
+    lane that counts the same items. `origins` is how many origins there were at first; None without
+    re-keying. `by_clock`: only the clock closes ticks, as in `Watermark`.
     """
 
     contributions: str
@@ -119,7 +120,7 @@ class ContributeShard(SourceShard):
         # When this shard was opened, by the wall clock.
         self._opened_ms = 0
         super().__init__(assignment, source, stream, self._intake)
-        # Where users are bounded, it rejects those whose place is another partition.
+        # If users are bounded, reject the events of users who belong in another partition.
         placement = None
         if any(lane.max_items_per_user for lane in lanes):
             placements = stream.sources.placements
@@ -132,7 +133,6 @@ class ContributeShard(SourceShard):
         self._sequences = [0] * stream.owners.number
         # How many owners there are to be, if others asked for more; else 0.
         self._wanted_owners = 0
-        # For the base: messages to this topic name the trace of their commit.
         self.next_topic = stream.contributions
         self._gil_lock = gil_lock or GilLock()
         self._new_events = 0
@@ -148,7 +148,7 @@ class ContributeShard(SourceShard):
         stream = self._stream
         of_users = epochs_of_users(stream.lanes)
         for at, partitions in stream.sources.placements:
-            # Those from 0 on have always held: nothing moved.
+            # A number that holds from 0 on has always held: no users moved.
             if at > 0 and self._splits_epoch(of_users, at):
                 raise StateRefused(
                     f"users move to {partitions} partitions of {stream.sources} at {iso_time(at)}, in the middle of an epoch of a "
@@ -170,7 +170,7 @@ class ContributeShard(SourceShard):
         """Load the stored progress; StateRefused if it is of other topics, owners or `rekey`."""
         progress = self._stored(_DECODER)
         if progress is None:
-            # No event has counted yet; a partition that joined has a watermark to begin at.
+            # Nothing is stored yet. A partition that joined later begins at a watermark.
             self._intake.restore(self._place.watermark, None)
             return
         stored = progress.origins
@@ -183,7 +183,7 @@ class ContributeShard(SourceShard):
                 f"privacy.rekey = {setting}, but the state was made {before} it: take a new worker name (a new stream, charged again)"
             )
         if stored is not None and origins is not None:
-            # The state may have more, which joined since the first commit, but not fewer.
+            # The state may have more origins, which joined after the first commit, but never fewer.
             if len(stored) < len(origins.all):
                 refuse_other_count("the events topics", len(origins.all), len(stored))
             origins.all = list(stored)
@@ -232,8 +232,9 @@ class ContributeShard(SourceShard):
         owners = self._owners
         after_ms = max([self._notice_ms(), *(at for _, at in owners.grown)])
         at_ms = next_epoch(self._stream.epochs, after_ms)
-        # A multiple, so that what a new owner gets comes from one other. Before anything was read
-        # (no offset) nothing can be committed: growth is asked for again.
+        # The number must be a multiple, so that each new owner takes over from a single other one.
+        # Nothing can be committed before anything is read (no offset): growth is requested again
+        # later.
         grows = number > owners.number and number % owners.number == 0
         if self.offset is None or at_ms is None or not grows:
             return
@@ -241,7 +242,7 @@ class ContributeShard(SourceShard):
         self.transactions.look_up()
         self._owners = Owners(owners.first, (*owners.grown, (number, at_ms)))
         self._sequences += [0] * (number - owners.number)
-        # Every owner gets a message, which tells it.
+        # Send a message to every owner, so that each learns of the growth.
         self._joining = True
         self._commit(self.offset)
         raise SourcesGrown(
@@ -251,8 +252,8 @@ class ContributeShard(SourceShard):
     def _notice_ms(self) -> int:
         """Return the earliest time, ms, at which something announced now may take effect.
 
-        No event has counted after it, however far ahead events may be dated, and by then all
-        workers have noticed what is committed now.
+        No event has counted after that time, even if it was dated ahead, and by then all workers
+        have noticed what is committed now.
         """
         return (
             time.time_ns() // 1_000_000 + self._stream.events.max_ahead_ms + NOTICE_MS
@@ -261,8 +262,8 @@ class ContributeShard(SourceShard):
     def process(self, batch: Batch) -> None:
         """Add a batch's events to the sums and reject unusable records; commit if that is due."""
         now_ms = time.time_ns() // 1_000_000
-        # Events dated later are rejected: too far ahead of the clock, or, if only the clock closes
-        # ticks, of the end of the first open one.
+        # Events dated later are rejected as too far ahead: of the clock or, if only the clock
+        # closes ticks, of the end of the first open tick.
         latest_ms = self._intake.latest_ms(self._opened_ms, now_ms)
         latest_ms += self._stream.events.max_ahead_ms
         records = batch.records
@@ -293,13 +294,13 @@ class ContributeShard(SourceShard):
             self._done(batch, reading.stop, enough=self._intake.full)
 
     def wants_end(self, now_ms: int) -> bool:
-        """Decide as the base does; never for re-keyed events: their origins' clocks close ticks."""
+        """Return False for re-keyed events, whose ticks origins close; else as the base does."""
         return self._origins is None and super().wants_end(now_ms)
 
     def _users_from(self) -> int | None:
         """Return the time, ms, at which users move to joining partitions; None if none do.
 
-        That is where epochs of all histograms that bound users begin, after all workers know of it.
+        Epochs of all histograms that bound users begin then, and all workers know of it by then.
         Re-keyed users never move: the by-user topic keeps its partitions.
         """
         stream = self._stream
@@ -312,8 +313,8 @@ class ContributeShard(SourceShard):
         """Send the sums since the last commit to their owners, and store where to go on."""
         intake = self._intake
         topic = self._stream.contributions
-        # Before `take_messages`, which takes all as committed. `sketch_changes` follows it: that
-        # deletes the stored sketches that it has taken.
+        # Call these before `take_messages`, which treats everything as committed, and
+        # `sketch_changes` after it, to delete the stored sketches that it took.
         closed = intake.ticks_closed()
         users = intake.user_changes()
         counted = intake.take_counted()
@@ -341,7 +342,7 @@ class ContributeShard(SourceShard):
             sources=self._sources.first_count,
             topic_id=self._place.topic.id,
             state_id=self._state_id,
-            # Kept once, by the one that decides when partitions join.
+            # Stored only by the partition that decides when others join.
             joined=self._sources.joined if self.partition == 0 else (),
             owners=self._owners,
             origins=None if self._origins is None else self._origins.all,

@@ -35,17 +35,17 @@ def counted_sources(
     *,
     plain: bool,
 ) -> Sources:
-    """Return the counted partitions of `topics`: as the state has them, without one all.
+    """Return the counted partitions of `topics`: those in the state, or all if there is none.
 
-    `state` is the topic of the state. `plain`: the settings name a single topic. Raise StateRefused
-    for an unreadable state, and if the topics are not those of the state or have fewer partitions.
-    Only a total that differs is looked into here: every source shard compares the topics, too.
+    `state` is the state topic. `plain`: the settings name a single topic. Raise StateRefused if the
+    state is unreadable, or if the topics differ from those in the state or have fewer partitions.
+    The topics are compared only if the total differs; every source shard compares them again.
     """
     progress = stored_progress(connection, state, state_partitions)
     if progress is None:
         return Sources(topics, plain, assumed=True)
     counted = topics
-    # Topics have grown since the first commit, so count as they were then; or are others.
+    # Topics have grown since the first commit, and count as they were then; or they are others.
     if progress.sources != sum(topic.partitions for topic in topics):
         stored = stored_topics(connection, state, state_partitions)
         if stored is None:
@@ -72,7 +72,7 @@ def stored_progress(
         if not values:
             others = [(state, partition) for partition in range(1, partitions)]
             values = newest_values(consumer, others)
-    # One of them will do.
+    # Any one of them will do.
     for value in values.values():
         return decode_stored(_DECODER, value, f"{state}: the stored progress")
     return None

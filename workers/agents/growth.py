@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 class _Noticing:
     """Base of `OwnerGrowth` and `Growth`, which notice new partitions during one run.
 
-    `grow` gets the new size, and asks the shard of source partition 0 to have the state count it;
-    `restart` begins the run again, so that it reads new partitions that the state counts.
+    `grow` asks the shard of source partition 0 to commit the new size to the state. `restart`
+    begins another run, which reads the new partitions.
     """
 
     connection: Connection
@@ -58,10 +58,9 @@ class _Noticing:
 class OwnerGrowth(_Noticing):
     """Growth of the owners, which are the contributions topic's partitions, during one run.
 
-    Each `look` takes the next step that is due: restart if the stored state counts more owners
-    already; else add the missing state partitions; then, at the next look, when all brokers know
-    them, so that the new owners can use them at once, have these counted (`grow`). `owners` are
-    those that this run was started with.
+    Each `look` takes the next step: restart if the stored state already counts more owners; else
+    add the missing state partitions; at the next look, have the new owners counted (`grow`). All
+    brokers know the new partitions by then. `owners` are those that this run started with.
     """
 
     settings: Settings
@@ -104,10 +103,9 @@ class OwnerGrowth(_Noticing):
 class Growth(_Noticing):
     """Growth of the events topics during one run: partitions that do not count yet are to join.
 
-    Each `look` takes the next step that is due: restart if the stored state counts more already;
-    else add the missing partitions of the state topic `state`; then have the new ones counted
-    (`grow`). `sources` are those that this run was started with; `refusal`: why none can join, if
-    so.
+    Each `look` takes the next step: restart if the stored state already counts more; else add the
+    missing partitions of the state topic `state`; then have the new ones counted (`grow`).
+    `sources` are those that this run started with. `refusal` says why no partition can join, if so.
     """
 
     state: str
@@ -127,7 +125,7 @@ class Growth(_Noticing):
         state_partitions = counts.get(self.state, 0)
         new = [topic for topic in grown if topic not in topics]
         if not new:
-            # Before the first commit all count, also those that came after the state topic.
+            # Before the first commit all partitions count, even those newer than the state topic.
             if 0 < state_partitions < needed:
                 has = f"topic {self.state} has {state_partitions} partitions"
                 self._add(self.state, needed, has)
@@ -146,7 +144,7 @@ class Growth(_Noticing):
             self.restart()
             return
         if state_partitions < needed:
-            # They must be known before they are used, so the rest waits for the next look.
+            # Brokers must know them before they are used, so the rest waits for the next look.
             self._add(self.state, needed, but)
             return
         self._log_new(f"{what}: the new ones join")

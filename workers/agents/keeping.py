@@ -59,16 +59,16 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoints(store: Store) -> list[Checkpoint]:
-    """Read the checkpoints, up to two, that a stored state has; the older one first."""
+    """Return the checkpoints in a stored state, at most two, the older one first."""
     found = []
-    # Each has a prefix for all of its keys.
+    # All keys of a checkpoint begin with its slot.
     for slot in _SLOTS:
         value = read_paged(slot + PROGRESS, store.get)
         if value is None:
             continue
         progress = read_progress(value)
         published_ms = _published_ms(progress)
-        # Always so: none is made before something was published.
+        # Always true: no checkpoint is made before something is published.
         if published_ms is not None:
             found.append(Checkpoint(slot, progress, published_ms))
     return sorted(found, key=attrgetter("published_ms"))
@@ -86,7 +86,7 @@ class Keeping:
         self._keep_ms = keep_ms
         # At most two, the older one first.
         self._checkpoints: list[Checkpoint] = []
-        # The offset before which all is deleted.
+        # All records before this offset are deleted.
         self._deleted = 0
         # After a failure, no further attempt is made before this time of the monotonic clock.
         self._retry_s = 0.0
@@ -98,9 +98,9 @@ class Keeping:
     def is_due(self, progress: ReleaseProgress) -> bool:
         """Return whether to make a checkpoint of a state with this progress.
 
-        The first is due once something is published; a later one when `keep_ms` of published time
-        lie between it and the last. Where histograms have epochs, the beginnings of the longest
-        ones are compared instead, as only contributions to past epochs may be deleted.
+        The first is due once something is published, each later one `keep_ms` of published time
+        after the last. If histograms have epochs, the beginnings of the longest ones are compared
+        instead, since only contributions to past epochs may be deleted.
         """
         published_ms = _published_ms(progress)
         if published_ms is None or not self._checkpoints:
@@ -177,7 +177,7 @@ class Keeping:
         """
         with self._connection.admin() as admin:
             [answer] = admin.delete_records([end], request_timeout=_ANSWER_S).values()
-            # Not left to the client alone: while this waits, no tick is published.
+            # Do not rely on the client's timeout alone: no tick is published while this waits.
             answer.result(timeout=_ANSWER_S)
 
 
@@ -200,8 +200,7 @@ def _longest(grids: Sequence[TickGrid]) -> list[TickGrid]:
 
 
 def _epoch_begin(grid: TickGrid, time_ms: int) -> int:
-    """Return the time at which the epoch at `time_ms` begins; before all, that of the first."""
+    """Return when the epoch at `time_ms` begins; before all epochs, when the first one begins."""
     tick = max(1, grid.tick_at(time_ms))
-    # It is tick number t, from 1, of its epoch.
-    _epoch, t = grid.split(tick)
-    return grid.start(tick - t + 1)
+    tick_in_epoch = grid.split(tick)[1]
+    return grid.start(tick - tick_in_epoch + 1)

@@ -55,8 +55,8 @@ def complete_ms(
     ):
         message = decode(record.value() or b"")
         join(marks, message)
-        # The last message of a commit of a source partition: its watermark holds from here on. One
-        # of another owner, which hands keys over, has a negative source, and no watermark.
+        # The last message of a source partition's commit: its watermark holds from here on.
+        # Messages in which owners hand keys over have a negative source and no watermark.
         if message.page == message.pages and 0 <= message.source < len(marks):
             marks[message.source] = message.watermark
     return least_of(marks)

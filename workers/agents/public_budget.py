@@ -35,9 +35,9 @@ _LAST_S = 3.0
 
 
 class Noted(NamedTuple):
-    """A progress record as stored, and the charges of others that are spent from the same budget.
+    """A progress record as stored, and the charges of others against the same budget.
 
-    The record that is published is computed from both, later, in the writer's thread.
+    The writer's thread computes the published record from both.
     """
 
     progress: bytes
@@ -52,7 +52,7 @@ class BudgetWriter:
         self._producer = AnsweredProducer(
             connection, _ANSWER_S, **{"enable.idempotence": True}
         )
-        # Guards `_noted`, from which no record is made yet, and `_ended`; notified of both.
+        # Guards `_noted`, which is not processed yet, and `_ended`; notified when either changes.
         self._changed = threading.Condition()
         self._noted: Noted | None = None
         self._ended = False
@@ -79,13 +79,13 @@ class BudgetWriter:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
-            # For a write under way, the last one, and a margin: its client must not outlive Python.
+            # Wait for a write in progress and the last one: the client must not outlive Python.
             thread.join(_ANSWER_S + 2 * _LAST_S)
 
     def _write_all(self) -> None:
-        """Until the block ends, write what is noted; repeat the last record every `AGAIN_S`.
+        """Write what is noted until the block ends; repeat the last record every `AGAIN_S`.
 
-        What could not be written is tried again after `RETRY_S`. For the thread of `running`.
+        Retry a failed write after `RETRY_S`. Runs in the thread that `running` starts.
         """
         # Nothing to repeat yet: wait for the first note.
         wait_s: float | None = None
@@ -95,7 +95,7 @@ class BudgetWriter:
                     lambda: self._noted is not None or self._ended, wait_s
                 )
                 ended = self._ended
-            # `wait_s` has passed. Unless a record is to be tried again, repeat the last one.
+            # `wait_s` has passed: repeat the last record, unless one is still to be written.
             if not has_news and self._unwritten is None:
                 self._unwritten = self._written
             is_written = self.write(_LAST_S if ended else _ANSWER_S)
@@ -104,7 +104,7 @@ class BudgetWriter:
             wait_s = AGAIN_S if is_written else RETRY_S
 
     def write(self, answer_s: float) -> bool:
-        """Write the newest note's record, or one that failed before; return whether it is written.
+        """Write the newest note's record, or retry one that failed; return whether it is written.
 
         True also if there is nothing to write. `answer_s` is how long to wait for the broker.
         """

@@ -67,7 +67,7 @@ class RekeyProgress(SourceProgress, kw_only=True, frozen=True):
     """Progress of one origin.
 
     `sequence` is the number of its next mark. The by-user topic, to which events are sent on, has
-    `users` partitions and the broker's id `users_id` (None: an embedded cluster's).
+    `users` partitions and the broker's id `users_id` (None on an embedded cluster).
     """
 
     sequence: int
@@ -111,7 +111,8 @@ class ForwardBatch:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         """Yield the messages as (value, key: the user, partition, time in ms, headers)."""
         data = self.data
-        # Only these get headers: ours, with original key or watermark, is needed, or they have own.
+        # Only records that need our header (for an original key or a watermark) or have headers of
+        # their own get any.
         is_late = self.late != NO_TIME
         with_headers = (self.keys[:, 0] >= 0) | is_late | (self.own_bytes > 0)
         columns = (
@@ -171,12 +172,12 @@ def read_users(
     users_format: Format | None = None,
     events_format: Format | None = None,
 ) -> Iterator[UserRows]:
-    """Read the users of a batch, part by part, to forward its records by them.
+    """Read the users of a batch, part by part, so that its records can be forwarded by user.
 
-    The reader `users` reads only user and time. Where it finds no user, `events`, the full reader,
-    tells whether a histogram needs one: then the record is a reject, else its time still moves the
-    watermark. Where the records' own times are those of events, those after `latest_ms` (Unix ms)
-    are rejects as well: forwarded, they would get another time. A format of None means JSON.
+    The reader `users` reads only user and time. If it finds no user, the full reader `events` tells
+    whether a histogram needs one: then the record is a reject, else its time still moves the
+    watermark. If events have the time of their records, those after `latest_ms` (Unix ms) are
+    rejects too, because forwarding would change their time. A format of None means JSON.
     """
     by_record_time = users.layout.shape.time is None
     for reading in users.read(records, users_format):
@@ -214,9 +215,9 @@ def _not_forwarded(
 ) -> tuple[Longs, list[Reject]]:
     """Read again, with the full reader `events`, the rows of a batch that are not forwarded.
 
-    They have no user, or too late a time. Those that a histogram would count are rejects. Return
-    the times (n,) of the others, which still move the watermark (NO_TIME: rejected or unreadable),
-    and the rejects.
+    They have no user, or their time is too late. Those that a histogram would count are rejects.
+    Return the times (n,) of the others, which still move the watermark (NO_TIME if rejected or
+    unreadable), and the rejects.
     """
     some = replace(
         records,
@@ -228,8 +229,8 @@ def _not_forwarded(
     times = np.full(len(rows), NO_TIME, dtype=np.int64)
     rejects: list[Reject] = []
     for reading in events.read(some, fmt):
-        # This reader has already rejected those in a view that have no user. So what it read in a
-        # view has one, and was not forwarded because its time is after the latest.
+        # The full reader has already rejected events in a view that have no user. So those that it
+        # read in a view have one, and were not forwarded because their time is too late.
         ahead = reading.in_any_view
         rejects += reading.rejects
         for row, time_ms in zip(
@@ -274,14 +275,14 @@ class RekeyShard(SourceShard):
     ) -> None:
         """Forward the records of `place`.
 
-        `make_format` returns the format of values (None: JSON) that reads the fields of a tree; if
-        it gets None in place of a tree, all fields.
+        `make_format` returns the format (None: JSON) that reads the fields of a tree, or all fields
+        if it is called with None.
         """
         clock = Watermark(stream.lanes, stream.events.grace_ms, stream.max_behind_ms)
         super().__init__(assignment, place, stream, clock)
         self._users_format = make_format(self, stream.users.layout.tree)
         self._events_format = make_format(self, None)
-        # Else the original key is not needed, or is the user, so the new key.
+        # Otherwise the original key is not needed, or it is the user and so also the new key.
         self._with_keys = (
             stream.with_keys and stream.users.layout.shape.user != RECORD_KEY
         )
@@ -298,7 +299,7 @@ class RekeyShard(SourceShard):
             self._clock.resume(self._place.watermark)
             return
         self._check_sources(progress)
-        # The by-user topic must be the same, too, with as many partitions: they place the users.
+        # The by-user topic and its number of partitions must also be the same: they place users.
         topic = self._stream.topic
         refuse_other_topic(topic, progress.users, progress.users_id)
         refuse_other_count(f"topic {topic.name}", topic.partitions, progress.users)
@@ -328,16 +329,16 @@ class RekeyShard(SourceShard):
             self._done(batch, part.stop, enough=enough)
 
     def _watermarks_of_late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
-        """Advance the watermark by `times` (n,), in order; return where it was at each late record.
+        """Advance the watermark by `times` (n,), in order; return its value at each late record.
 
-        (n,), NO_TIME for records that are not late. Missing times, and those that no event may
-        have, before `EARLIEST_MS` or after `latest_ms`, neither move it nor are late.
+        The result, (n,), is NO_TIME for records that are not late. Missing times, and times before
+        `EARLIEST_MS` or after `latest_ms`, do not move the watermark and are never late.
         """
         late = np.full(len(times), NO_TIME, dtype=np.int64)
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
         if len(timed):
             effective = self._clock.advance_by(times[timed], now_ms)
-            # Late: it counts at the watermark, which was past its own time.
+            # A late record counts at the watermark, which had passed its own time.
             behind = times[timed] < effective
             late[timed[behind]] = effective[behind]
         return late
@@ -347,7 +348,7 @@ class RekeyShard(SourceShard):
     ) -> list[Reject]:
         """Add a part's records to the next commit; return rejects of oversized ones.
 
-        `late`, from `_watermarks_of_late`, is that of all records of the part, forwarded or not.
+        `late` comes from `_watermarks_of_late`, for all records of the part, forwarded or not.
         """
         rows = part.rows
         if not len(rows):
@@ -359,12 +360,12 @@ class RekeyShard(SourceShard):
         values = records.values[rows]
         data = part.data.tobytes()
         own_bytes = np.zeros(len(rows), dtype=np.int64)
-        # In `framed` records the number of a record's own headers follows its value, and then the
-        # headers: there are some unless the first byte is 0.
+        # In `framed` records, each value is followed by the number of the record's own headers, and
+        # then these. The first byte is 0 if there are none.
         has_headers = records.data[values[:, 1]] if records.framed else own_bytes
         for row in np.flatnonzero(has_headers).tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
-            # Made for the size of its headers only.
+            # Only to measure the headers.
             message = Outgoing("", None, None, None, headers or ())
             # Headers that are too long make the record too large.
             own_bytes[row] = MESSAGE_BYTES if headers is None else message.nbytes
@@ -380,7 +381,7 @@ class RekeyShard(SourceShard):
             own_bytes,
         )
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
-        # Begin again without these, so that the other columns need not be cut.
+        # Start over without these, so that the other columns need not be cut.
         if len(large):
             part = replace(
                 part,
@@ -407,7 +408,7 @@ class RekeyShard(SourceShard):
             sources=origins.first_count,
             topic_id=self._place.topic.id,
             state_id=self._state_id,
-            # Kept once, by the one that decides when partitions join.
+            # Stored only by the partition that decides when others join.
             joined=origins.joined if self.partition == 0 else (),
             users=topic.partitions,
             users_id=topic.id,
@@ -417,7 +418,7 @@ class RekeyShard(SourceShard):
         marks = [
             Outgoing(topic.name, at, encoded, None) for at in range(topic.partitions)
         ]
-        # The records are sent before the marks, which so follow them. No other state changes.
+        # The records are sent before the marks. No other state changes.
         self._transact(progress, marks, (), self._pending)
         self._sequence = progress.sequence
         self._pending = []

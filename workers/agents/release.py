@@ -111,11 +111,11 @@ class ReleaseShard(Shard):
         """Open as every shard does; then check that the ceiling lets the next epochs begin."""
         super().open()
         guard = self._guard
-        # First, what others have charged: it is part of what is noted, and of what is checked.
+        # Read the charges of others first: they are both noted and checked.
         if guard is not None:
             guard.refresh()
-        # With or without a ceiling, and before its check, which may end the worker: readers shall
-        # know what is spent.
+        # Also without a ceiling. Before the check, which may end the worker: readers should still
+        # learn what is spent.
         self._note_epochs()
         if guard is not None:
             guard.check(self.merge.progress(), _next_epochs(self.merge.histograms))
@@ -147,8 +147,8 @@ class ReleaseShard(Shard):
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
         """Return the time after which new generations begin; None if no stored generation ends now.
 
-        It is the end of all ticks that contributions complete (see the module). Only if one ends is
-        the rest of the topic read for it.
+        It is the end of all ticks that contributions complete (see the module). To find it, the
+        rest of the topic must be read, so this is done only if a generation ends.
         """
         stored = [*progress.retired, *progress.histograms.items()]
         running = {
@@ -190,11 +190,11 @@ class ReleaseShard(Shard):
             self._keep()
 
     def _release(self) -> None:
-        """Release and commit all complete ticks, unless they wait.
+        """Release and commit all complete ticks that need not wait.
 
-        Ticks of a backlog wait, up to `_commit_gap_s`, for further ones to share a transaction;
-        with delivery at fixed times, ticks wait until `_may_prepare`. Epochs that must be charged
-        before their first tick are charged in between, by a commit of their own.
+        In a backlog, ticks wait up to `_commit_gap_s` for others to share a transaction; with
+        delivery at fixed times, they wait until `_may_prepare`. Epochs that must be charged before
+        their first tick are charged in between, by a separate commit.
         """
         is_soon = time.monotonic() - self._released_s < self._commit_gap_s
         in_backlog = is_behind(self.merge.complete_ms, self._grace_ms)
@@ -206,14 +206,14 @@ class ReleaseShard(Shard):
             ticks_before = self._ticks()
             started = time.perf_counter()
             began_s = time.monotonic()
-            # With delivery at fixed times only what is due next: later ticks have a time of theirs.
+            # With delivery at fixed times, only the ticks due next: later ones have their own time.
             until_ms = None if self._delivery_ms is None else self._next_due_ms()
             released = self.merge.release(
                 after_tick=self.report_progress, by_lane=True, until_ms=until_ms
             )
             if released.ticks:
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
-                # By key, to no stated partition, and without headers.
+                # No partition is stated, so the key decides it. There are no headers.
                 messages = [
                     Outgoing(
                         one.topic, None, one.key.encode(), one.value, (), one.end_ms
@@ -232,9 +232,9 @@ class ReleaseShard(Shard):
     def _may_prepare(self) -> bool:
         """Return whether to release ticks now: always, unless they are delivered at fixed times.
 
-        Then once the ticks that are due next are complete, as all are delivered together. When half
-        of `_delivery_ms`, the time for preparing them, is over, those that are ready do without the
-        others.
+        In that case, release once all ticks due next are complete, since they are delivered
+        together. After half of `_delivery_ms`, the time for preparing them, stop waiting for the
+        missing ones.
         """
         complete_ms = self.merge.complete_ms
         if self._delivery_ms is None or complete_ms is None:
@@ -262,8 +262,8 @@ class ReleaseShard(Shard):
     ) -> None:
         """Commit snapshots, messages `handed` to other owners, and the state, in one transaction.
 
-        If ticks are delivered at fixed times, the snapshots are sent only when theirs has come: no
-        reader of snapshots sees the rest.
+        If ticks are delivered at fixed times, the snapshots are sent only then. All else is sent
+        before, since no reader of snapshots sees it.
         """
         if self._delivery_ms is None or not snapshots:
             self._commit([*snapshots, *handed])
@@ -329,7 +329,7 @@ class ReleaseShard(Shard):
             histogram.reserve()
         self._commit([])
         if guard is None:
-            # Once all first epochs are recorded, `merge.release` need not stop any more.
+            # Once all first epochs are recorded, `merge.release` no longer needs to stop.
             self.merge.reserving = self._unrecorded()
             return
         # Another may charge at the same time. Both write before they read, so one sees the other.
@@ -341,7 +341,8 @@ class ReleaseShard(Shard):
         """Update the public budget record if more epochs were charged or published."""
         if self._note_budget is None:
             return
-        # Of each histogram the last epoch charged ahead of its first tick, and the one published.
+        # For each histogram: the last epoch charged ahead of its first tick, and the last
+        # published.
         epochs = [
             (one.life.reserved, one.published_epoch) for one in self.merge.histograms
         ]
@@ -352,7 +353,7 @@ class ReleaseShard(Shard):
 
     def _ticks(self) -> dict[str, int]:
         """Return how many ticks of every histogram have been released so far."""
-        # A histogram with a next tick has a first one.
+        # A histogram with a next tick also has a first one.
         return {
             h.name: h.next - (h.life.first or 0)
             for h in self.merge.histograms

@@ -30,7 +30,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
             f"histogram {name!r} is in the settings: take its [[histogram]] out first, for every worker of this name"
         )
     states = read_states(connection, settings.worker.name) or []
-    # The owners that have it, by partition, with their progress.
+    # Progress of the owners that have the histogram, by partition.
     lives = {
         owner: state
         for owner, state in enumerate(states)
@@ -54,7 +54,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
     topic = settings.release_state_topic
     topic_id = describe_topics(connection, [topic])[topic].topic_id
     for owner in lives:
-        # None: in memory, as this process ends soon.
+        # None: keep the store in memory, since this process ends soon.
         store = Store(None, Changelog(topic, owner, topic_id))
         shard = _Owner(Assignment(connection, f"{group}-release-{owner}", owner, store))
         try:
@@ -62,7 +62,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> tuple[int, 
             shard.retire(name, settings.contributions_topic)
         finally:
             shard.close()
-    # The newest: an owner that never ran with it still had the one before.
+    # The newest generation: an owner that never ran with it still has the one before.
     return max(state.histograms[name].generation for state in lives.values()), len(
         lives
     )

@@ -3,9 +3,9 @@
 A commit is one Kafka transaction: the stage's messages, the rejects, and the progress record with
 the resume offset. It happens when a tick closes, every `commit_interval`, or if enough is pending.
 
-A shard reads one source partition, or one origin, a partition whose events are forwarded by user.
-Both are numbered partitions of events topics. Partitions that a topic gets later *join* when number
-0 commits that they count.
+A shard reads one source partition, or one *origin*: a partition whose events are forwarded by user.
+Both kinds are numbered. Partitions that a topic gets later *join* when the shard of number 0
+commits that they count.
 """
 
 import logging
@@ -80,10 +80,10 @@ class Rejects:
         return len(self.messages) >= REJECTS_MAX or self.nbytes >= REJECTS_BYTES_MAX
 
     def add(self, records: Records, rejects: Sequence[Reject]) -> None:
-        """Add a message for every reject, whose `index` is a row of `records`."""
+        """Add a message for every reject. The `index` of a reject is its row in `records`."""
         for reject in rejects:
             i = reject.index
-            # Headers of a record above this size are left out; with much in memory, all are.
+            # Longer headers of a record are left out; if much is in memory, all headers are.
             most = REJECT_HEADERS_BYTES_MAX if self.nbytes < _HEADERS_BYTES_MAX else 0
             message = rejected(
                 self._topic,
@@ -170,17 +170,16 @@ class SourceShard(Shard):
         self._place = place
         self._stream = stream
         self._clock = clock
-        # For the base, which reads no more of a value than it has to.
         self.longest_value = stream.events.max_bytes
         self._rejects = Rejects(stream.rejects, place, self.metrics)
         self._sources = stream.sources
         # Whether the state has the set of events topics, or needs none: there is only one.
         self._set_stored = stream.sources.plain
-        # The topics as they are now, if partitions of them are asked to join; then whether the next
-        # commit tells that they do.
+        # The topics as they are now, if new partitions of them are to join.
         self._growing: tuple[SourceTopic, ...] = ()
+        # Whether the next commit announces that partitions join.
         self._joining = False
-        # For the progress, so that a state topic that is created again is noticed.
+        # Stored with the progress, to detect that the state topic was created again.
         self._state_id = self.store.changelog.topic_id
 
     @property
@@ -204,8 +203,8 @@ class SourceShard(Shard):
     def _check_sources(self, progress: SourceProgress) -> None:
         """Compare the events topics with those of the stored `progress`; take over their growth.
 
-        Raise StateRefused if they are others, or the state topic is another; SourcesGrown, for a
-        restart, if another worker has meanwhile begun with fewer partitions.
+        Raise StateRefused if the events topics or the state topic are not the same; SourcesGrown,
+        for a restart, if another worker has meanwhile begun with fewer partitions.
         """
         state = self.store.changelog
         begun_id = progress.state_id
@@ -217,8 +216,8 @@ class SourceShard(Shard):
         stored_set = read_paged(SOURCES, self.store.get)
         sources = self._sources
         topic = self._place.topic
-        # Nothing was stored when this run started, so it took all partitions to be counted, and a
-        # worker that looked at the topics earlier has committed first.
+        # Nothing was stored when this run started, so it assumed that all partitions count. Then a
+        # worker that had seen fewer partitions committed first.
         if sources.assumed and progress.sources < sources.first_count:
             raise SourcesGrown(
                 f"only {progress.sources} partitions of {sources} are counted yet"
@@ -227,11 +226,11 @@ class SourceShard(Shard):
             refuse_other_set(sources.topics, decode_sources(stored_set))
             self._set_stored = True
         else:
-            # No set is stored where there is a single topic: this one, then.
+            # No set is stored, so the state is of a single topic: it must be this one.
             refuse_several(sources.topics)
             refuse_other_topic(topic, progress.sources, progress.topic_id)
         refuse_other_count(str(sources), sources.first_count, progress.sources)
-        # Only partition 0's progress has the growth; the others keep what the start has read of it.
+        # Only partition 0's progress has the growth; the others keep what was read at the start.
         if self.partition == 0:
             self._sources = msgspec.structs.replace(sources, joined=progress.joined)
 
@@ -246,7 +245,7 @@ class SourceShard(Shard):
     def _users_from(self) -> int | None:
         """Return the event time, ms, from which on users may be placed on partitions that join.
 
-        A hook. None, as here: this stage does not rely on where a user's records are.
+        A hook. None, as here, means that the stage does not rely on where a user's records are.
         """
         return None
 
@@ -257,7 +256,7 @@ class SourceShard(Shard):
         """
         joined = self._sources.grown(self._growing, self.watermark, self._users_from())
         self._growing = ()
-        # Before anything was read nothing can be committed: growth is asked for again.
+        # Nothing can be committed before anything is read: growth is requested again later.
         if self.offset is None or joined == self._sources.joined:
             return
         self._sources = msgspec.structs.replace(self._sources, joined=joined)
@@ -311,7 +310,7 @@ class SourceShard(Shard):
         Commit them if that is due, or `enough` is pending.
         """
         if self._due() or enough or self._rejects.full:
-            # The offset to go on at; there may be gaps between offsets.
+            # Resume at the next record's offset: there may be gaps between offsets.
             offsets = batch.records.offsets
             self._commit(batch.end if stop == len(offsets) else int(offsets[stop]))
         self.report_progress()

@@ -38,7 +38,6 @@ def group_size(connection: Connection, group: str) -> int:
     with connection.admin() as admin:
         while True:
             try:
-                # Only we give up: librdkafka's own timeout could end the process.
                 [answer] = admin.describe_consumer_groups(
                     [group], request_timeout=_NEVER_S
                 ).values()
@@ -52,7 +51,7 @@ def group_size(connection: Connection, group: str) -> int:
                     raise SettingsError(
                         f"the consumer group {group}: {reason}"
                     ) from None
-                # While a cluster starts, the group's coordinator is not there yet: try again.
+                # The group's coordinator may be missing while a cluster starts: try again.
                 if not unreachable(error) or time.monotonic() > deadline:
                     raise
             time.sleep(_AGAIN_S)
@@ -149,10 +148,10 @@ def emptied_topics(settings: Settings, connection: Connection) -> list[str]:
 
 
 def start_refusals(settings: Settings, connection: Connection) -> list[str]:
-    """Return the refusals of a start that can be told without the key, for `quietcount topics`.
+    """Return the reasons to refuse a start that can be found without the key.
 
-    They are of histograms that have published and left the settings. Empty if the state cannot be
-    read.
+    These are histograms that have published and are missing from the settings. Empty if the state
+    cannot be read.
     """
     names = [config.name for config in settings.histograms]
     states = [state for state in _readable_states(settings, connection) if state]

@@ -132,7 +132,7 @@ def connection_of(settings: Settings, embedded: str | None = None) -> Connection
 def inspect_topics(
     settings: Settings, connection: Connection, events_partitions: int | None = None
 ) -> Topics:
-    """Plan the worker's topics, look them up, and read in the state which partitions count.
+    """Plan the worker's topics, look them up, and read from the state which partitions count.
 
     A missing events topic is planned with `events_partitions`. Raises SettingsError if no broker
     answers, or the topics contradict the settings.
@@ -165,8 +165,8 @@ def inspect_topics(
             return _source(existing[name], embedded)
         return SourceTopic(name, planned[name], None)
 
-    # Owners and origins are as the stored state counts them; before there is one, all partitions
-    # that their topics have, or are planned with. An embedded cluster begins without state.
+    # The stored state has the number of owners and origins. Without one, they are all partitions
+    # that their topics have or will get. An embedded cluster begins without state.
     state = settings.contribute_state_topic
     owners = Owners(planned[settings.contributions_topic])
     if not embedded and existing.keys() >= {settings.contributions_topic, state}:
@@ -268,9 +268,9 @@ def check_events(
 ) -> Sources:
     """Return the partitions from which a command reads events; SettingsError if topics are missing.
 
-    With `privacy.rekey` these are those of the by-user topic, unless the command wants the events
-    `as_produced`, before re-keying. Only partitions that the state counts are returned, unless the
-    events' producers are what the command looks at.
+    With `privacy.rekey` they are those of the by-user topic, unless the events are wanted
+    `as_produced`, before re-keying. Except then, only partitions that the state counts are
+    returned.
     """
     by_user = settings.privacy.rekey and not as_produced
     names = (
@@ -296,7 +296,7 @@ def check_events(
     except KafkaException as error:
         if forbidden(error) is None:
             raise
-        # A principal that may read the events, but not the state: all partitions, as they are.
+        # This principal may read the events but not the state: return all partitions.
         return sources
 
 
@@ -332,9 +332,9 @@ def events_topics(
 
 
 def matching(settings: Settings, existing: Collection[str]) -> list[str]:
-    """Return the topics that the regular expression selects, sorted, except those of any worker.
+    """Return the topics that the regular expression selects, sorted, without any worker's own.
 
-    No worker counts what a worker writes, even if the expression covers it.
+    What a worker writes is never counted, even if the expression matches it.
     """
     of_workers = {
         *settings.internal_topics,
@@ -413,7 +413,7 @@ class RunningTopics:
             return
 
         def is_away() -> bool:
-            """Return whether to give up waiting for the controller, which knows the details."""
+            """Return whether the controller, which has the details, cannot be reached."""
             admin.poll(0)  # serves the callback that fills `errors`
             return metadata.controller_id in unreached(errors)
 

@@ -150,7 +150,7 @@ class Factory:
             names=MappingProxyType(names_by_lane(settings)),
             count_lane_of=MappingProxyType(count_lane_of(settings.histograms)),
             origins=None if topics.by_user is None else topics.origins.first_count,
-            # Where one record more or less is protected, none may decide when ticks close.
+            # If the presence of a record is protected, no record may decide when ticks close.
             by_clock=settings.privacy.neighbours == "record",
             reader=self._reader,
             declared=MappingProxyType(declared_keys(settings)),
@@ -390,7 +390,7 @@ def _make_data_dir(data_dir: Path, setting: str) -> None:
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        # A failing disk stops no worker: the stores log it, and keep their copies in memory.
+        # A failing disk does not stop the worker: stores log it and keep their copies in memory.
         if error.errno not in _DISK_ERRORS:
             raise SettingsError(
                 f"{setting} = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
@@ -467,10 +467,10 @@ def _topics(
 ) -> Topics:
     """Return the topics, checked, as soon as Kafka can be reached.
 
-    Meanwhile the operator's port answers: the worker is alive, and not ready. `confirm_s` is how
-    long topics that are refused are looked at again before that is believed.
+    Until then, the operator's port reports the worker as alive but not ready. A refusal of the
+    topics is final only after it has lasted for `confirm_s`.
     """
-    # No shard is here yet; those of an earlier run are gone, and its event loop does not turn.
+    # This one has no shards: those of an earlier run are gone, and its event loop has stopped.
     nothing_yet = Handover({}, metrics=metrics)
 
     def waiting() -> None:
@@ -558,7 +558,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
     connection = factory.connection
     metrics = factory.metrics
     app = build_app(factory)
-    # Of every stage's input, for the metrics.
+    # How many partitions each stage reads, for the metrics.
     partitions = {
         CONTRIBUTE: len(factory.topics.sources),
         RELEASE: factory.owners.number,
@@ -577,7 +577,7 @@ def _run_once(factory: Factory, operator: OperatorPort) -> int:
     running = _running_topics(factory, app.handover, in_loop, give_up)
     try:
         with (
-            # `used` changes during the run.
+            # A function, because `used` changes during the run.
             watch_kafka(
                 connection, lambda: running.used, metrics.outage, metrics.waits, give_up
             ),
@@ -595,7 +595,7 @@ def _running_topics(
     in_loop: Callable[..., None],
     restart: Callable[[], None],
 ) -> RunningTopics:
-    """Return what looks after the topics during a run: it notices growth, and changes that end it.
+    """Return the watch over the topics of a run: it notices growth, and changes that end the run.
 
     `in_loop` calls a function in the event loop; `restart` begins the next run.
     """
@@ -603,11 +603,11 @@ def _running_topics(
     topics = factory.topics
     if topics.embedded:
         return RunningTopics(settings, topics, factory.metrics)
-    # The one that reads the events topics, so decides when new partitions of these count.
+    # This stage reads the events topics, so it decides when their new partitions count.
     first_stage = ContributeShard if topics.by_user is None else RekeyShard
 
     def grow(now: Sequence[SourceTopic]) -> None:
-        """Have the partitions that the events topics have now counted."""
+        """Have all present partitions of the events topics counted."""
         for shard in list(handover.shards.values()):
             if isinstance(shard, first_stage):
                 shard.grow(now)

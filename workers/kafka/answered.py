@@ -1,4 +1,4 @@
-"""Single records, outside of transactions, such as alerts: each is waited for until it is there."""
+"""Single records outside of transactions, such as alerts; the caller waits until Kafka has each."""
 
 from typing import Any
 

@@ -132,7 +132,8 @@ class Connection:
             # transactional producer's as long as the transaction may take.
             "socket.timeout.ms": 20_000,
             "topic.metadata.refresh.interval.ms": METADATA_MS,
-            # A request about a deleted topic would create it again, with the cluster's defaults.
+            # By default, a request about a deleted topic would create it again, with default
+            # settings.
             "allow.auto.create.topics": self.embedded is not None,
             **self.client,
             "bootstrap.servers": self.bootstrap,

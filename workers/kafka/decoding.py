@@ -109,7 +109,7 @@ class RecordSet:
         return RecordBatch(self._data, start, self._position)
 
     def put_back(self, batch: RecordBatch) -> None:
-        """Have `batch`, which `next_batch` returned last, returned again next."""
+        """Make `next_batch` return `batch` again, which it returned last."""
         self._position = batch.start
 
     def _length(self) -> int:
@@ -121,8 +121,9 @@ class RecordSet:
 class RecordBatch:
     """A record batch, bytes start..stop of a response, and its header.
 
-    Of a message in an old format (`is_old`) only the offset is read, for the error that refuses it;
-    aiokafka sees the defaults below. It reads some of the attributes, so their names are its own.
+    For a message in an old format (`is_old`), only the offset is read, for the error that refuses
+    it; aiokafka sees the defaults below. Attributes that aiokafka reads have the names that it
+    expects.
     """
 
     record_count = 1
@@ -135,7 +136,7 @@ class RecordBatch:
         self.start = start
         self.stop = stop
         self.is_old = response[start + _MAGIC_AT] < 2
-        # One message, or compressed ones, which begin here.
+        # One message, or one that wraps compressed ones.
         if self.is_old:
             self.base_offset = int.from_bytes(response[start : start + 8], signed=True)
             self.next_offset = self.base_offset + 1
@@ -169,7 +170,7 @@ class RecordBatch:
         return next(iter(self))
 
     def validate_crc(self) -> bool:
-        """Return whether the batch has the CRC-32C of its header; aiokafka asks under this name."""
+        """Return whether the batch matches the CRC-32C in its header; aiokafka calls this, too."""
         if self.is_old:
             return bool(self._aiokafka_batch().validate_crc())
         # In C, without the GIL, at 1.8 GB/s.
@@ -232,7 +233,7 @@ def _decode(
             records = records.part(
                 int(np.searchsorted(records.offsets, fetch_offset)), len(records)
             )
-            # The last part reaches to `end`, past records that readers never see.
+            # The last part extends to `end`, past records that readers never see.
             if left == 0:
                 yield Batch(start, end, records)
             elif len(records):
@@ -335,22 +336,23 @@ def _parse(
 def _stream(batch: RecordBatch, longest: int, buffer_bytes: int) -> Iterator[Records]:
     """Yield the records of a batch of more than `buffer_bytes`, without holding it whole.
 
-    Each round fills a buffer from the stream and yields the records that are whole in it; the
-    beginning of the next one moves to the beginning of the buffer. A record that is longer than the
-    buffer is truncated. Parts are deleted before the next is read, so that one is in memory.
+    Each round fills a buffer from the stream and yields the complete records in it; an incomplete
+    last one moves to the beginning of the buffer. A record longer than the buffer is truncated.
+    Each part is deleted before the next one is read, so that only one is in memory.
     """
     stream = Stream(batch.codec, batch.payload)
     cursor = _start_cursor()
     left = batch.record_count
-    # The bytes beyond `buffer_bytes` are never filled. If the length of a record is cut off,
-    # `read_batches` reads on there and returns the records before; else it would raise IndexError.
+    # The bytes beyond `buffer_bytes` are never filled. If a record's length is cut off,
+    # `read_batches` reads on into them and returns the records before; without them it would raise
+    # IndexError.
     data = np.empty(buffer_bytes + _VARINT_BYTES_MAX, dtype=np.uint8)
     filled = 0
     while left:
         filled += stream.read_into(data.data[filled:buffer_bytes])
         for records in _whole_records(data, filled, batch, cursor, left):
             left -= len(records)
-            # Bytes behind the last record.
+            # No bytes may follow the last record.
             if not left and (cursor[POSITION] != filled or stream.has_more()):
                 raise _malformed(batch)
             yield records
@@ -362,7 +364,7 @@ def _stream(batch: RecordBatch, longest: int, buffer_bytes: int) -> Iterator[Rec
             raise _malformed(batch)
         begin = int(cursor[POSITION])
         if begin:
-            # A copy: the records of the caller are views of `data`.
+            # Copy, because the caller's records are views of `data`.
             data = _resized(data[begin:filled], len(data))
             filled -= begin
         else:
@@ -403,7 +405,7 @@ def _truncated(
     """Read a record of over `buffer_bytes`, with its value made just longer than `longest` bytes.
 
     So it is rejected as too large, and is never in memory whole. A longer value is cut. A shorter
-    one (the key or the headers are what is long) is padded with zeros. A key or headers that a
+    one, in a record with a long key or headers, is padded with zeros. A key or headers that a
     reject would not keep are dropped. The record is encoded again and parsed like all others, which
     checks it and moves `cursor` past it.
     """
@@ -426,7 +428,7 @@ def _truncated(
     rest = end - stream.position
     if rest < 1:
         raise _malformed(batch)
-    # In place of headers that are too long: the number of headers, 0.
+    # Headers that are too long are replaced by the number of headers, 0.
     headers = stream.read(rest) if rest <= _HEADERS_BYTES else b"\0"
     stream.skip(end - stream.position)
     body = b"".join(
@@ -460,7 +462,7 @@ def _encoded_varint(number: int) -> bytes:
 def _start_cursor() -> Longs:
     """Return the cursor of `read_batches` before the first record: zeros, but for LAST_OFFSET."""
     cursor = np.zeros(5, dtype=np.int64)
-    # Offsets must ascend from it on, and the first may be 0.
+    # Offsets must ascend from this one, and the first may be 0.
     cursor[LAST_OFFSET] = -1
     return cursor
 
@@ -538,14 +540,14 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
                 break
             # Not the last record's offset: compaction may have removed later records.
             self.next_fetch_offset = max(self.next_fetch_offset, batch.next_offset)
-            # Compaction keeps empty batches, to preserve producer state. Those that the shard does
+            # Compaction keeps empty batches to preserve producer state. Batches that the shard does
             # not get are checked here.
             if self._hidden(batch) or batch.record_count == 0:
                 if self._check_crcs and not batch.validate_crc():
                     raise CorruptRecordException(f"Invalid CRC - {self._tp}")
             elif batch.record_count < 0:
                 raise _malformed(batch)
-            # Else all its records are before the position.
+            # Otherwise all its records are before the position.
             elif batch.next_offset > fetch_offset:
                 batches.append(batch)
                 record_count += batch.record_count
@@ -569,7 +571,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         # Batches in an old format have no producer.
         if self._isolation_level != READ_COMMITTED or batch.producer_id is None:
             return is_control
-        # Transactions that were aborted, and begin before this batch.
+        # Note the aborted transactions that begin before this batch.
         self._consume_aborted_up_to(batch.base_offset)
         if is_control:
             if self._contains_abort_marker(batch):
@@ -595,8 +597,8 @@ def take_batch(result: FetchResult, start: int) -> FetchedRecords:
 def adapt_consumers() -> None:
     """Make all aiokafka consumers of this process keep undecoded batches, and create no topic.
 
-    Where the broker allows it, their question about a deleted topic would create it again, with the
-    cluster's defaults.
+    Otherwise, where brokers allow it, asking about a deleted topic would create it again with
+    default settings.
     """
     fetcher.MemoryRecords = RecordSet
     client.MetadataRequest = partial(MetadataRequest, allow_auto_topic_creation=False)

@@ -103,20 +103,20 @@ class Stream:
 
     def unread(self, data: memoryview) -> None:
         """Put back `data`, which was read last; it is read again next."""
-        # After it comes what is left of the present piece.
+        # The rest of the present piece follows it.
         self._pieces = chain([self._rest], self._pieces)
         self._rest = data
         self.position -= len(data)
 
     def read(self, length: int) -> bytes:
-        """Return the next `length` bytes, all of them."""
+        """Return exactly the next `length` bytes."""
         buffer = bytearray(length)
         if self.read_into(memoryview(buffer)) < length:
             raise CorruptRecordException("a record batch ends within a record")
         return bytes(buffer)
 
     def skip(self, length: int) -> None:
-        """Read past `length` bytes (none, if negative), which need not fit in memory."""
+        """Skip `length` bytes (none if negative), without holding all of them in memory."""
         while length > 0:
             part = self._next(length)
             if not part:
@@ -227,7 +227,7 @@ def _lz4(packed: memoryview) -> Pieces:
 def _snappy(packed: memoryview) -> Pieces:
     """Yield decompressed blocks; refuse one that states more bytes than it can hold.
 
-    The library needs a buffer for all of a block, as large as the block says of itself.
+    The library needs a buffer for the whole block, of the size that the block states.
     """
     for block in _snappy_blocks(packed):
         size = cramjam.snappy.decompress_raw_len(block)
@@ -244,7 +244,7 @@ def _snappy(packed: memoryview) -> Pieces:
 def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
     """Yield the compressed blocks of Java's framing (`_XERIAL`); unframed data is one block.
 
-    After the framing's header every block follows its length, 4 bytes.
+    After the framing's header, each block is preceded by its length in 4 bytes.
     """
     if packed[: len(_XERIAL)] != _XERIAL:
         yield packed

@@ -285,8 +285,8 @@ class Handover:
     def beat(self) -> None:
         """Record that the event loop is alive; once a second sample every shard's lag.
 
-        Transactions that hold partitions up by then are noted in the metrics' waits, which the
-        outage watch logs.
+        Transactions that hold partitions up are noted in the metrics' waits, from which they are
+        logged.
         """
         now_s = self.beat_s = time.monotonic()
         if now_s < self._next_lag_s or self.reader is None:
@@ -348,7 +348,7 @@ class Handover:
                 # Not if the partition was given up meanwhile.
                 if self.shards.get(tp) is shards[tp]:
                     shards[tp].ends.note(LogEnd(now_ms, offset))
-            # An idle shard gets no batch with which it would reach its noted ends.
+            # An idle shard gets no batches, so it acts on noted ends here.
             for tp, reading in self._reader().read_positions().items():
                 current = self.shards.get(tp)
                 if current is not None and current.ends:
@@ -400,7 +400,7 @@ class Handover:
         self._exit_timer.start()
 
     def dispose(self) -> None:
-        """End what outlives the run: the exit timer, references to large objects, noted waits.
+        """Clean up what would outlive the run: the exit timer, references to large objects, waits.
 
         Faust keeps a reference to this, and the process may begin another run.
         """

@@ -100,7 +100,7 @@ class OpenTransaction:
         if reading.fetched_ms != self._fetched_ms:
             self._fetched_ms = reading.fetched_ms
             self._last_seen_s = now_s
-        # What comes before it can still be read: it holds nobody up yet.
+        # While records before it can still be read, it holds nothing up.
         self.hidden = reading.end - stable if reading.position >= stable else 0
 
     @property

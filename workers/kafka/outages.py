@@ -130,7 +130,7 @@ class _Watch:
     def _ask(self, admin: AdminClient, errors: list[KafkaError]) -> bool:
         """Ask once, and look at the partitions if that is due; log what has changed.
 
-        `errors` are those of `admin`, a client. Return whether it can ask again.
+        `errors` are those of the client `admin`. Return whether that client can ask again.
         """
         try:
             # Any broker answers this; describe_cluster asks one, which may be away.
@@ -146,7 +146,7 @@ class _Watch:
             reasons = unavailable(
                 admin, errors, self.topics(), ASK_S, self.ended.is_set
             )
-            # It ended early: these are not all.
+            # The look ended early, so these are not all reasons.
             if self.ended.is_set():
                 return False
             self.waits.note(PARTITIONS, reasons)

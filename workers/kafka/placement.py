@@ -30,7 +30,7 @@ PARTITIONERS = (MURMUR2, CRC32)
 
 
 def _crc_table() -> NDArray[np.uint32]:
-    """Return uint32 (256,): the CRC-32 of every byte, by its reversed polynomial, bit by bit."""
+    """Return the CRC-32 of every byte, uint32 (256,), computed bit by bit."""
     table: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = table >> np.uint32(1) ^ (table & np.uint32(1)) * np.uint32(0xEDB88320)
@@ -58,7 +58,7 @@ def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
         k = np.uint32((k ^ k >> np.uint32(24)) * _M)
         h = np.uint32(h * _M) ^ k
         position += 4
-    # One to three bytes are left, as the lower ones of a number.
+    # The remaining one to three bytes are the low bytes of a number.
     if position < stop:
         for i in range(stop - position - 1, -1, -1):
             h ^= np.uint32(data[position + i]) << np.uint32(8 * i)
@@ -136,7 +136,7 @@ class Placement:
         """
         (_, first), *later = self.placements
         found = partitions_of(data, places, first, self.partitioner)
-        # The last number whose time has come counts.
+        # For each event, the last number that holds at its time counts.
         for from_ms, partitions in later:
             moved = np.flatnonzero(times >= from_ms)
             if len(moved):

@@ -36,7 +36,7 @@ Partition = tuple[str, int]  # topic, partition
 
 
 def name_of(where: Partition) -> str:
-    """Return how messages name a log, such as "orders[3]"."""
+    """Return a log's name in messages, such as "orders[3]"."""
     return f"{where[0]}[{where[1]}]"
 
 
@@ -59,7 +59,7 @@ def reader(
 ) -> Iterator[Consumer]:
     """Yield a consumer for `bounds_of` and `read_spans`, which fetches up to `queued_kb` ahead.
 
-    `uncommitted`: its end of a log is past open transactions, not before the first.
+    If `uncommitted`, the end of a log is past open transactions, not before the first one.
     """
     config: dict[str, object] = {
         "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
@@ -111,12 +111,12 @@ def end_of(
 
 
 def await_commits(connection: Connection, partitions: Iterable[Partition]) -> None:
-    """Wait until every transaction that is in these logs now has ended; KafkaAway after a minute.
+    """Wait until every transaction now in these logs has ended; KafkaAway after a minute.
 
-    Commands call this first, to read all that was committed: a broker acknowledges a commit before
+    This is needed to read everything that was committed: a broker acknowledges a commit before
     read_committed readers see it in every partition.
     """
-    # Past open transactions; a read_committed reader's end is before them.
+    # These ends are past open transactions; those of a read_committed reader are before them.
     with reader(connection, uncommitted=True) as consumer:
         ends = {where: bounds_of(consumer, *where)[1] for where in partitions}
     deadline = time.monotonic() + _PATIENCE_S
@@ -175,7 +175,7 @@ def read_spans(
                     position = offset + 1 if error is None else offset
                     if position >= end:
                         ended.add(where)
-            # A denied group is no failure: readers need to name one, but never join it.
+            # A denied group is not a failure: readers must name a group but never join it.
             elif not is_group_denial(error):
                 failure = KafkaException(error)
                 if error.fatal() or not unreachable(failure):

@@ -371,7 +371,7 @@ class FetchedRecords:
     `record_count` is approximate: it may include records before `start`. `parts`, called in the
     shard's thread with the longest value to read, in bytes, yields decoded batches; a far longer
     value is truncated, but stays too long. It raises CorruptRecordException. The hand-over sets
-    `shard`, which is to process them.
+    `shard`, which will process them.
     """
 
     start: int

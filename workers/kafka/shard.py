@@ -5,8 +5,8 @@ feed       records in, in order; `process` decides when to `transact`
 transact   messages and state changes in one Kafka transaction, then the local copy
 close      drop everything; the next owner reads uncommitted records again
 
-The event loop notes ends of the partition's log, each with its time (`offsets.LogEnds`); a shard
-acts on one, `reached`, when it has processed exactly the records before it.
+The event loop notes ends of the partition's log, each with its time (`offsets.LogEnds`). The shard
+calls `reached` for an end when it has processed exactly the records before it.
 """
 
 import asyncio
@@ -146,7 +146,7 @@ class Shard:
         """Decode and process record batches, part by part; raise CorruptRecordException."""
         parts = fetched.parts(self.longest_value)
         while True:
-            # Decoding is work, too: a failure of it ends the shard.
+            # Decoding is part of the work: if it fails, the shard ends.
             with self._work():
                 batch = next(parts, None)
             if batch is None:

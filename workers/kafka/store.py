@@ -138,7 +138,7 @@ class Disk:
             # Not `items`, which stops silently at a damaged block.
             rows: Any = self._db.iter()
             rows.seek(start)
-        # The end of the rows, or a damaged block, for which `status` raises.
+        # This ends after the last row or at a damaged block, for which `status` raises.
         while rows.valid():
             key: bytes = rows.key()
             if not key.startswith(start):
@@ -149,7 +149,7 @@ class Disk:
             rows.status()
 
     def write(self, changes: Iterable[Change], header: CopyHeader | None) -> None:
-        """Write changes and header (None: it stays) at once; begin a flush every `_FLUSH_S`."""
+        """Write changes and header (None: unchanged) atomically; start a flush every `_FLUSH_S`."""
         batch = WriteBatch(raw_mode=True)
         for key, value in changes:
             if value is None:
@@ -209,7 +209,7 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
         try:
             return Disk(candidate)
         except CopyFailed as failed:
-            # Someone holds the lock. That its file cannot be opened is another failure.
+            # Another process holds the lock. Failing to open the lock's file is a different error.
             if "/LOCK" in str(failed) and "open a file" not in str(failed):
                 if not again:
                     logger.warning("%s is in use by another process", candidate)
@@ -225,7 +225,7 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
 
 
 def _options() -> Options:
-    """Return options for keys and values of bytes, with small buffers: every shard has a copy."""
+    """Return options for byte keys and values, with small buffers, as every shard has a copy."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(16 << 20)
@@ -370,7 +370,7 @@ class Store:
     def is_current(self, connection: Connection, on_wait: Callback) -> bool:
         """Return whether the changelog, its writers fenced, has no commits past this copy."""
         log = self.changelog.log
-        # Unlike `high`, past an open transaction.
+        # Unlike `high`, this is past an open transaction.
         end = end_of(connection, *log, on_wait)
         with reader(connection) as consumer:
             low, high = bounds_of(consumer, *log, on_wait)
@@ -479,7 +479,7 @@ class Store:
         self._retry_delay_s = min(2 * self._retry_delay_s, RETRY_MAX_S)
         disk: Copy | None = None
         try:
-            # What is there is incomplete or older.
+            # The copy on disk is incomplete or older.
             disk = open_disk(self.path, again=True).emptied()
             rows: Iterator[Change] = iter(self._opened().items(b""))
             while chunk := list(islice(rows, _CHANGES_AT_ONCE)):
@@ -512,7 +512,7 @@ class Store:
 
 
 def recreated(topic: str) -> StateRefused:
-    """Return the error for a state topic in whose place there is now another one of its name."""
+    """Return the error for a state topic that was replaced by a new one of the same name."""
     return StateRefused(
         f"topic {topic} was deleted and created again while this worker ran: what was published is "
         "forgotten, and its noise must not be used again. Restart the worker: it says what to do"

@@ -116,7 +116,7 @@ class Tokens:
         extensions: Mapping[str, str] = MappingProxyType({}),
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        """Without a token yet: the first `get` asks `source`. `now_s` gives s since 1970."""
+        """Begin without a token: the first `get` asks `source`. `now_s` returns s since 1970."""
         self._source = source
         self._now_s = now_s
         # SASL extensions, which brokers get with every token.
@@ -217,7 +217,7 @@ class Tokens:
         self._failure = None
         self._retry_s = -math.inf
         self._backoff_s = _BACKOFF_S
-        # -inf: it was not logged.
+        # It is -inf if the failure was not logged.
         if has_failed and self._failing_since_s > 0:
             logger.warning(
                 "a new Kafka token, after %.0f s without",
@@ -233,7 +233,7 @@ class FaustTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         self._tokens = tokens
 
     async def token(self) -> str:
-        """Return a valid token, fetched in a thread; aiokafka retries after this error."""
+        """Return a valid token, fetched in a thread; KafkaConnectionError makes aiokafka retry."""
         loop = asyncio.get_running_loop()
         try:
             return (await loop.run_in_executor(None, self._tokens.get)).value
@@ -273,7 +273,7 @@ class Endpoint:
         """Return the request for a token (RFC 6749, 4.4); HTTP Basic identifies the client."""
         login = base64.b64encode(f"{self.client_id}:{self.secret}".encode()).decode()
         body = "grant_type=client_credentials"
-        # What the operator has encoded already stays as it is.
+        # Characters that the operator has already encoded stay as they are.
         if self.scope:
             body += "&scope=" + quote(self.scope, safe="%:/.")
         headers = {
@@ -570,8 +570,8 @@ def _output_of(process: "subprocess.Popen[bytes]", where: str) -> bytes:
 def _token(value: object, where: str, expires_s: float = math.inf) -> Token:
     """Return a checked token; it expires as its own claims say, else at `expires_s`.
 
-    Raise KafkaAway if it has expired, KafkaRefuses if it is none. `where` begins messages; they
-    never show the token.
+    Raise KafkaAway if it has expired, KafkaRefuses if `value` is not a token. `where` begins
+    messages; they never show the token.
     """
     if not isinstance(value, str) or _PRINTABLE.fullmatch(value) is None:
         raise KafkaRefuses(
@@ -613,7 +613,7 @@ class _SharedTokens:
         self._by_login: dict[Login, Tokens] = {}
 
     def of(self, login: Login) -> Tokens:
-        """Return the tokens of a login, the same ones for an equal login."""
+        """Return the tokens of a login; equal logins share them."""
         with self._lock:
             if login not in self._by_login:
                 self._by_login[login] = Tokens(login.source, dict(login.extensions))
@@ -633,7 +633,7 @@ def login_of(
     """
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "")).upper()
     protocol = client.get("security.protocol", "plaintext")
-    # Sources of tokens that are no options of librdkafka's.
+    # Sources of tokens for which librdkafka has no option.
     sources = {"kafka.token_file": token_file, "kafka.token_command": token_command}
     sources_given = [name for name, value in sources.items() if value]
     given = [
@@ -767,7 +767,7 @@ def _is_http(url: str) -> bool:
 def _extensions(text: str) -> tuple[tuple[str, str], ...]:
     """Parse SASL extensions, name=value pairs that the broker gets with every token.
 
-    As a tuple, since a `Login` is hashed.
+    Return a tuple, since a `Login` must be hashable.
     """
     extensions = {}
     for pair in filter(None, text.split(",")):

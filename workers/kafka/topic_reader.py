@@ -189,14 +189,14 @@ class TopicReader:
         one, so that KafkaAway names those that do not answer.
         """
         fetcher = self._fetcher
-        # To the client no topics mean all of them.
+        # The client would take an empty set of topics for all topics.
         if not times:
             return {}
         times_asked = {TopicPartition(*log): time_ms for log, time_ms in times.items()}
         # aiokafka has no other way to ask for the end of what is not committed yet.
         fetcher._isolation_level = isolation
         try:
-            # The topics whose leaders the client looks up.
+            # The client looks up the leaders of these topics.
             self._client.set_topics({tp.topic for tp in (*times_asked, *self._wanted)})
             answered = await fetcher._retrieve_offsets(times_asked, _ASK_S * 1000)
         except KafkaTimeoutError:
@@ -217,8 +217,8 @@ class TopicReader:
     def open_transactions(self, bounds: Mapping[Partition, Bounds]) -> list[str]:
         """Return a sentence for each log whose end an open transaction hides.
 
-        It did so when `bounds` were asked for, and does now: exactly-once producers nearly always
-        have a transaction open, but not for long.
+        It did when `bounds` were read, and still does: exactly-once producers nearly always have a
+        transaction open, but not for long.
         """
         hidden = {log: ends for log, ends in bounds.items() if ends.stable < ends.high}
         stable_now = self._call(self._ask(dict.fromkeys(hidden, _LATEST)))
@@ -264,12 +264,12 @@ class TopicReader:
             if ended:
                 del spans[where]
             yield ReadRecords(where, inside.records, inside.end, ended)
-            # It has ended, or the caller has ended it.
+            # The span has ended, or the caller has deleted it.
             if where not in spans or time.monotonic() >= until_s:
                 return
 
     async def _seek(self, starts: Mapping[Partition, int]) -> None:
-        """Begin to fetch these logs, and no others, at these offsets; count their silence anew."""
+        """Fetch only these logs from now on, at these offsets; reset the times of their silence."""
         start_of = {TopicPartition(*log): start for log, start in starts.items()}
         if self._watching is not None:
             self._watching.cancel()
@@ -285,7 +285,7 @@ class TopicReader:
         self, logs: set[Partition]
     ) -> list[tuple[TopicPartition, FetchedRecords]]:
         """Return fetched records of `logs`, waiting a moment for some; stop fetching other logs."""
-        # Logs whose spans have ended since: drop what was fetched ahead.
+        # Drop what was fetched ahead from logs whose spans have ended.
         for tp in self._wanted - logs:
             self._subscription.pause(tp)
             self._fetcher._records.pop(tp, None)
@@ -308,11 +308,11 @@ class TopicReader:
             result = fetcher._records[tp]
             if not isinstance(result, FetchResult):
                 if fetched:
-                    break  # for a later call, after the caller has these
+                    break  # raised by a later call, once the caller has these
                 del fetcher._records[tp]
                 await self._raise_error(tp, result)
                 continue
-            # Else it was fetched before a seek.
+            # Otherwise it was fetched before a seek.
             if result.check_assignment(tp):
                 position = self._subscription._assigned_state(tp).position
                 try:
@@ -329,7 +329,7 @@ class TopicReader:
     async def _raise_error(self, tp: TopicPartition, result: Any) -> None:
         """Raise the error of a fetch, unless a replica in our rack lacks what the leader has.
 
-        aiokafka then fetches again.
+        In that case aiokafka fetches again.
         """
         try:
             result.check_raise()

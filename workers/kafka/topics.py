@@ -73,7 +73,7 @@ def lacks_ids(stream: str) -> bool:
 
 
 def refuse_without_ids(state: str) -> NoReturn:
-    """Refuse `state`, as messages call it, for which `lacks_ids` is true."""
+    """Refuse a state whose stream `lacks_ids`; `state` names it in the message."""
     raise StateRefused(
         f"{state}: made on a cluster that gave topics no ids, so Quietcount cannot tell whether a topic was deleted and "
         "created again: take a new worker name (a new stream, charged again). If one was, snapshots from before and "
@@ -190,7 +190,7 @@ def plan_topics(
     state = rekey_state if rekey else contribute_state
     of_events = _event_partitions(events_topics, existing, state, events_partitions)
     plan = [Topic(topic, n, "delete", None, EVENTS) for topic, n in of_events.items()]
-    # Partitions that stage 1 reads: of the events, or with rekey of the events by user.
+    # Partitions that stage 1 reads: those of the events topics, or with rekey of the by-user topic.
     sources = sum(of_events.values())
     if rekey:
         origins = sources
@@ -240,8 +240,9 @@ def _event_partitions(
 ) -> dict[str, int]:
     """Return the partition count of every events topic: its own, or that to create it with.
 
-    The `state` topic of the stage that reads them has a partition for each of theirs. So if it
-    exists, missing topics share equally what the others leave of it; else they get `partitions`.
+    The `state` topic of the stage that reads them has one partition for each of theirs. So if it
+    exists, the partitions that existing topics do not account for are shared equally by the missing
+    ones; else each of these gets `partitions`.
     """
     present = {
         topic: existing[topic].partitions for topic in topics if topic in existing
@@ -399,8 +400,8 @@ def find_problems(
     Counts that will be mended, since partitions are added while workers run, are no problem.
     """
     problems = []
-    # What a state topic's partitions follow: the events topics, or for stage 1 that of events by
-    # user.
+    # A state topic has as many partitions as the events topics or, in stage 1 with rekey, as the
+    # by-user topic.
     events = [topic.name for topic in plan if topic.purpose == EVENTS]
     events_have = (
         f"{events[0]} has" if len(events) == 1 else f"{', '.join(events)} together have"
@@ -445,14 +446,14 @@ def policies(value: str) -> set[str]:
 def _config_problems(topic: Topic, current: ExistingTopic) -> list[str]:
     """Return what in a topic's settings would lose the worker's records or refuse them.
 
-    Settings that this principal does not see are taken to be right.
+    Settings that this principal cannot see are assumed to be right.
     """
     problems = []
     name = topic.name
     purpose = topic.purpose
     policy = current.config.get("cleanup.policy", topic.cleanup_policy)
     has_policy = f"{name} has cleanup.policy = {policy}"
-    # The budget topic is compacted too, but no state: only readers use it.
+    # The budget topic is compacted too, but is not state: only readers use it.
     is_state = topic.cleanup_policy == COMPACT and purpose != BUDGET
     if is_state and policies(policy) != {COMPACT}:
         problems.append(f"{has_policy} and needs compact: state would be lost")
@@ -528,7 +529,7 @@ def holes(
 ) -> list[str]:
     """Return a sentence for each topic that the worker only writes and that was created again.
 
-    `before` are the topics as they were when it began. It goes on, with a hole in what readers see.
+    `before` are the topics as they were at the start. The worker goes on, but readers see a gap.
     """
     return [
         f"topic {topic.name} was deleted and created again while this worker ran: what was in it is gone, and "

@@ -54,8 +54,9 @@ TRANSACTION_TIMEOUT_MS = 300_000
 class Delivery(NamedTuple):
     """Messages that are sent and committed at a time, however long it took to make them.
 
-    `time_s` is called when all else has been sent, and returns that time, s since 1970. So when
-    readers see them does not tell how large the state is, not even readers of uncommitted records.
+    `time_s` is called when all else has been sent, and returns that time, s since 1970. So the time
+    at which readers see them does not reveal the size of the state, not even to readers of
+    uncommitted records.
     """
 
     messages: Sequence[Outgoing]
@@ -115,10 +116,10 @@ class Transactions:
             self._initialize()
 
     def renew(self) -> None:
-        """Begin a new epoch if an EndTxn may still be in flight, so that brokers refuse that.
+        """Begin a new epoch if an EndTxn may still be in flight, so that brokers refuse it.
 
-        It would also fence a newer owner, so call this right after a commit, when there is hardly
-        one. Raise Fenced if another has committed; KafkaAway and ShardClosed as in `transact`.
+        This would also fence a newer owner, so call it right after a commit, when one is unlikely.
+        Raise Fenced if a newer owner has committed; KafkaAway and ShardClosed as in `transact`.
         """
         if self._state is not State.TAINTED:
             return
@@ -175,8 +176,8 @@ class Transactions:
                 "queue.buffering.max.messages": 1_000_000,
             },
         )
-        # Connect first: without a connection init_transactions waits out a 500 ms timer. So it does
-        # one time in five after an answer about one topic alone (measured).
+        # Connect first: without a connection, init_transactions waits out a 500 ms timer. After an
+        # answer about a single topic, it still does so one time in five (measured).
         self.look_up()
         self._call_until_done("initialize", producer.init_transactions)
         self._enter(Event.INITIALIZED)
@@ -205,13 +206,13 @@ class Transactions:
     ) -> int:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
-        Once they are sent, the messages of `delivery` follow at its time, and then the commit: what
-        takes long is behind by then, and readers of uncommitted records see no more than others.
+        Once they are sent, the messages of `delivery` follow at its time, and then the commit. The
+        slow part is over by then, and readers of uncommitted records learn no more than others.
 
         `changes` are keys and values of the state partition (None deletes); later ones win.
-        `forwarded` records are sent first, without reports of delivery. So `messages` must have one
-        for every partition of their topic: its report tells a partition that takes nothing from a
-        slow one.
+        `forwarded` records are sent first, without delivery reports. So `messages` must have one
+        for every partition of their topic: its report distinguishes a slow partition from one that
+        accepts nothing.
 
         Return the end of the state partition; -1 without changes. Raise Fenced if a newer owner
         exists (not committed); KafkaException if it cannot be committed (too large, not authorized,
@@ -282,7 +283,7 @@ class Transactions:
         """Send what is queued; then wait for the time of delivery."""
 
         def flush(within_s: float) -> None:
-            """Send; an error to be repeated if that takes longer, unless delivery has failed."""
+            """Send what is queued; raise a retriable error if time is up and no delivery failed."""
             if producer.flush(within_s) and self._failure is None:
                 raise KafkaException(
                     KafkaError(KafkaError._TIMED_OUT, "not sent yet", retriable=True)
@@ -317,7 +318,7 @@ class Transactions:
     def _abort(self, producer: Producer, exc: KafkaException) -> None:
         """Abort because of `exc`; return only if another attempt may succeed.
 
-        Else raise what keeps it from that: `exc`, or an undeliverable message's error.
+        Otherwise raise the cause: `exc`, or the error of an undeliverable message.
         """
         error: KafkaError = exc.args[0]
         self._raise_if_final(error)
@@ -349,7 +350,8 @@ class Transactions:
     def _refusal(self, failure: KafkaError) -> KafkaException:
         """Return the failure of a transaction that a retry cannot commit, with its cause.
 
-        Why a broker refused a record is asked of the topic's settings; a missing right says it all.
+        If a broker refused a record, the topic's settings tell why; a missing right explains
+        itself.
         """
         topic = self._failed_topic
         if topic is None:
@@ -395,13 +397,14 @@ class Transactions:
     def _call(self, call: Callable[[float], object], wait_s: float) -> None:
         """Call librdkafka, raising `KafkaException` for a fatal error from a callback.
 
-        That surfaces as a KafkaError, which is no Exception: only a bare `except` catches it.
+        Such an error surfaces as a KafkaError, which is not an Exception: only a bare `except`
+        catches it.
         """
         try:
             call(wait_s)
         except:
             error: object = sys.exc_info()[1]
-            # Of two errors at once both are lost; the next call reports them again.
+            # If there are two errors at once, both are lost; the next call reports them again.
             if isinstance(error, SystemError):
                 error = KafkaError(
                     KafkaError._FAIL, "two callbacks failed", retriable=True
@@ -414,7 +417,7 @@ class Transactions:
         """Take a delivery report: note the cause of a failure, and the state's new end."""
         self._delivered_s = time.monotonic()
         if error is not None:
-            # Purged messages follow from another one's failure, which may be reported later.
+            # Messages are purged because another one failed, which may be reported later.
             if self._failure is None or self._failure.code() in _PURGED:
                 self._failure = error
                 self._failed_topic = message.topic()
@@ -426,9 +429,9 @@ class Transactions:
     def _call_until_done(self, name: str, call: Callable[[float], object]) -> None:
         """Repeat a call while its outcome is unknown: librdkafka allows no other meanwhile.
 
-        `call` gets its timeout in seconds; `name` is its verb in messages: "connect" is repeated
-        also while no broker is reached. Raise KafkaAway after `_STUCK_S` without progress that no
-        unavailable partition explains.
+        `call` gets its timeout in seconds. `name` is its verb in messages; "connect" is also
+        repeated while no broker can be reached. Raise KafkaAway after `_STUCK_S` without progress
+        that no unavailable partition explains.
         """
         began_s = progress_s = time.monotonic()
         undelivered = self._undelivered()
@@ -482,7 +485,7 @@ class Transactions:
                     f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}"
                 ) from cause
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from cause
-        # What is permanent needs no new producer: `_abort` raises it, with its cause.
+        # Permanent failures need no new producer: `_abort` raises them, with their cause.
         if error.fatal() and verdict_of_code(error.code()) not in _PERMANENT:
             raise KafkaAway(
                 f"{self._id}: the producer cannot continue: {error.name()}: {error.str()}"

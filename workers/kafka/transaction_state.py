@@ -24,7 +24,7 @@ from types import MappingProxyType
 
 
 class State(Enum):
-    """States of the drawing above; FAILED and CLOSED end it. Values are their words in messages."""
+    """States of the drawing above; FAILED and CLOSED are final. Values are for messages."""
 
     NEW = "not initialized"
     READY = "ready"
@@ -39,7 +39,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What the producer does or learns; values only explain it."""
+    """What the producer does or learns; the values are only explanations."""
 
     INITIALIZED = (
         "InitProducerId answered: older epochs are fenced, their transactions ended"

@@ -79,7 +79,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     consumer: Consumer
 
     def __post_init__(self) -> None:
-        """Add what this thread knows of epochs and positions; Faust makes its services so."""
+        """Initialize epochs and positions; Faust's services do this here, not in `__init__`."""
         super().__post_init__()
         self.thread_loop.set_exception_handler(_log_unretrieved)
         # That of the last seek; -1 before the first.
@@ -144,7 +144,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     def read_positions(self) -> dict[Partition, ReadPosition]:
         """Return position and ends of the log per partition, as of its last fetch; no request.
 
-        The main thread calls this, so what the consumer's thread changes meanwhile is copied.
+        The main thread calls this, so data that the consumer's thread changes is copied first.
         """
         consumer = self._consumer
         subscription = None if consumer is None else consumer._subscription.subscription
@@ -155,7 +155,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         for tp, handed in list(self._next_start.items()):
             state = assignment.state_value(TopicPartition(*tp))
             if state is not None and state.highwater is not None:
-                # None or -1: the broker names none.
+                # None or -1 if the broker did not say.
                 stable = None if state.lso is None or state.lso < 0 else state.lso
                 positions[tp] = ReadPosition(
                     handed=handed,
@@ -290,7 +290,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             await asyncio.wait([waiter], timeout=timeout)
             return
         self._room = room = asyncio.get_running_loop().create_future()
-        # `on_freed` completes `_room`, but not for room made before that was set: `freed` has that.
+        # `on_freed` completes `_room` only for room made from now on; `freed` tells of earlier
+        # room.
         if not consumer.freed.is_set():
             await asyncio.wait(
                 [waiter, room], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
@@ -376,7 +377,7 @@ def _limit_metadata(client: Any) -> None:
     within_s = _METADATA_S
 
     async def limited(*args: Any) -> bool:
-        """Do as `_metadata_update`, but give up after `within_s`: False makes aiokafka retry."""
+        """Call `_metadata_update`, but give up after `within_s`: False makes aiokafka retry."""
         nonlocal within_s
         try:
             updated = bool(await asyncio.wait_for(update(*args), within_s))
@@ -430,7 +431,7 @@ class _Tables(TableManager):
     """Empty table manager; by default Faust waits a second for tables before it subscribes."""
 
     async def on_start(self) -> None:
-        """Go on, as Faust's own does, once the agents have declared their topics, or after 1 s.
+        """Wait for the agents to declare their topics, for 1 s at most; then go on as Faust does.
 
         Faust subscribes then; a topic that is declared later is not read for 45 s.
         """
@@ -495,9 +496,9 @@ class Consumer(driver.Consumer):
         await super().on_partitions_revoked(revoked)
 
     async def perform_seek(self) -> None:
-        """Take over the new assignment, in a task that goes on if Faust stops waiting for it.
+        """Take over the new assignment, in a task that continues if Faust stops waiting for it.
 
-        If there is a newer assignment by then, the epoch keeps its records out.
+        If there is a newer assignment by then, the epoch keeps out records of the older one.
         """
         self.epoch += 1
         self._acquiring = asyncio.ensure_future(self._acquire(self.epoch))
@@ -515,7 +516,7 @@ class Consumer(driver.Consumer):
         except IllegalStateError:
             logger.info("the partitions were revoked during the takeover")
         except Exception as exc:  # noqa: BLE001  # the hand-over decides
-            # The failure of an assignment that is over has no consequence.
+            # A failure does not matter once the assignment is over.
             if self.epoch != epoch or self.should_stop:
                 return
             self.handover.consumer_failed("taking partitions over", exc)
@@ -555,7 +556,7 @@ class Consumer(driver.Consumer):
             return await asyncio.wait_for(call, _ANSWER_S)
         except (TimeoutError, asyncio.CancelledError):
             task = asyncio.current_task()
-            # If this task is not what was cancelled, a request of the consumer's was: go on.
+            # If it was not this task that was cancelled, it was a request of the consumer: go on.
             if task is not None and task.cancelling():
                 raise
             self.handover.stop_for_outage(_SILENT)
@@ -587,7 +588,7 @@ class Consumer(driver.Consumer):
         """Yield a `FetchedRecords` message per partition with records and a shard with room."""
         if not self.flow_active:
             await self.wait(cast(Any, self.can_resume_flow))
-        # First: it is set again by room that is made while we ask who has room.
+        # Clear it first: room that is made while we ask who has room sets it again.
         self.freed.clear()
         active = {
             tp for tp in self._get_active_partitions() if self.handover.has_room(tp)
@@ -732,7 +733,7 @@ class _Worker(faust.Worker):
         """Shut down as after SIGTERM once the hand-over sets `stopping`."""
         handover = cast(QuietcountApp, self.app).handover
         await self.wait(handover.stopping.wait())
-        # Not set: the wait ended because the worker stops already.
+        # If it is not set, the wait ended because the worker is already stopping.
         if handover.stopping.is_set():
             self._schedule_shutdown(signal.SIGTERM)
 
@@ -752,7 +753,7 @@ class _Worker(faust.Worker):
 def run_app(app: QuietcountApp) -> int:
     """Run the worker in the main thread until a signal or a failure; return the exit status.
 
-    `KAFKA_AWAY`, which is none, has the caller begin the run again.
+    `KAFKA_AWAY` is not a real one: it asks the caller to begin another run.
     """
     options: dict[str, Any] = {"override_logging": False, "redirect_stdouts": False}
     worker = _Worker(app, loglevel="info", quiet=True, workdir=None, **options)

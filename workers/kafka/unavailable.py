@@ -49,7 +49,7 @@ def unavailable(
     for name in topics.names:
         # A negative timeout would mean none.
         left_s = max(until_s - time.monotonic(), 0.01)
-        # Without an answer about a topic, nothing is said of it now.
+        # A topic without an answer is left out this time.
         with suppress(KafkaException):
             topic = admin.list_topics(name, timeout=left_s).topics[name]
             for number, partition in topic.partitions.items():
@@ -69,7 +69,7 @@ def unavailable(
     leader_of = {future: leaders[where] for where, future in offsets.items()}
 
     def gives_up(waiting: set[Future[Any]]) -> bool:
-        """Return whether all leaders that are waited for are known not to be reached."""
+        """Return whether to stop: no leader still waited for can be reached, or `ended`."""
         admin.poll(0)  # appends to `errors`
         return ended() or {leader_of[each] for each in waiting} <= unreached(errors)
 
@@ -77,7 +77,7 @@ def unavailable(
     if ended():
         return {}
     for where, future in offsets.items():
-        # Too few replicas say more.
+        # If there are too few replicas, that reason stays: it says more.
         if future in missing or not _has_answered(future):
             reasons.setdefault(f"{where.topic}[{where.partition}]", NO_ANSWER)
     return reasons

@@ -206,7 +206,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         head_bytes = _SECTION_BYTES + LABEL_BYTES_MAX + _KEY_BYTES
         rows_before: Longs = np.cumsum(is_row) - is_row
         for start, stop in split_by_size(sizes, room - head_bytes):
-            # From elements to the rows and keys that they are; ends are exclusive.
+            # The rows and keys of these elements; ends are exclusive.
             first_row = int(rows_before[start])
             end_row = int(rows_before[stop - 1] + is_row[stop - 1])
             first_key = int(np.searchsorted(key_places, start, side="right")) - 1
@@ -217,7 +217,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     def _section(
         self, first_key: int, end_key: int, first_row: int, end_row: int
     ) -> Section:
-        """Pack the rows and keys of these numbers into columns; ends are exclusive."""
+        """Pack the rows and keys with these numbers into columns; ends are exclusive."""
         rows = slice(first_row, end_row)
         labels = self.labels
         starts = self.starts[first_key : end_key + 1]
@@ -294,7 +294,7 @@ def messages(
 
     `rows` are its sums; `sequence` numbers the first message, `offset` is where the source resumes
     after this commit, `watermark` and `first` (the first event's time) are in ms since 1970; the
-    rest is as in `Message`. `max_bytes` None: it is one message.
+    rest is as in `Message`. With a `max_bytes` of None, there is one message.
     """
     room = None if max_bytes is None else max_bytes - _HEADER_BYTES
     # The sections of each message, and the bytes that are free in the last one.

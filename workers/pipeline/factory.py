@@ -66,8 +66,8 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
 def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
     """Return the event reader that a worker's threads share.
 
-    A shape says which fields of an event are read, and as what. `shape` replaces that of all
-    histograms, so that only users, or what a backtest needs, are read.
+    A shape says which fields of an event are read, and how. `shape` replaces that of the
+    histograms, to read other fields than they need.
     """
     shape = settings.shape if shape is None else shape
     return EventReader(shape, max_bytes=settings.events.max_bytes)
@@ -87,8 +87,8 @@ def source_reader_of(
 ) -> SourceReader:
     """Return a reader of one source partition that rejects undeclared keys and misplaced users.
 
-    `placements` are (event time, ms, number): from then on users are placed on so many partitions.
-    `fmt` is the format of the values (None: JSON).
+    `placements` are pairs of an event time, ms, and how many partitions users are placed on from
+    then on. `fmt` is the format of the values (None: JSON).
     """
     # Where users are bounded, all events of one must lie in one partition. With `rekey` this worker
     # sees to that itself, and the topics read here may hold a user's events anywhere.

@@ -76,12 +76,12 @@ class HistogramProgress(msgspec.Struct, kw_only=True):
     """Stored identity, position and cost of one (histogram, generation): its "life".
 
     `description` is what decides the noise. `first` and `next` are global ticks: the first one
-    published, and the one to publish next (None: not known before an event). `epochs` counts those
-    begun; one costs a `unit` (event or user) `rho`, which is `epsilon` at `delta`. `deltas` are the
-    parts of `delta` that are not the conversion's, by name. `reserved` is the last epoch that was
-    charged before its first tick (under a ceiling each is, else the first one). `until` is the
+    published, and the one to publish next (None: not known before an event). `epochs` is how many
+    have begun. Each costs a `unit` (event or user) `rho`, which is `epsilon` at `delta`. `deltas`
+    are the parts of `delta`, by name, beside the conversion's. `reserved` is the last epoch that
+    was charged before its first tick (under a ceiling each is, else the first one). `until` is the
     time, ms, up to which an ended generation may have published. An owner that waits for keys
-    handed over begins no earlier than at tick `begin`. These three are UNSET where there is none.
+    handed over begins no earlier than at tick `begin`. These three are UNSET if they do not apply.
     """
 
     generation: int
@@ -182,7 +182,8 @@ class Histogram:
         self.sum_lane = config.sum_lane
         self.prefix = f"{config.name}/{config.generation}/"
         self.grid = config.grid
-        # As `grid`, with the epochs that are charged: without epochs, periods of a user's budget.
+        # Like `grid`, but with the epochs that are charged: without epochs, periods of a user's
+        # budget.
         self._charge_grid = config.charge_grid
         self._key = key
         # This owner's number; how many there are in the next tick; (tick from which on, how many)
@@ -264,7 +265,7 @@ class Histogram:
 
     @property
     def next_epoch(self) -> int | None:
-        """The epoch, of those that are charged, that has the next tick; None before any event."""
+        """The charged epoch that contains the next tick; None before any event."""
         tick = self.life.next
         return None if tick is None else self._charge_grid.epoch_of(tick)
 
@@ -280,17 +281,17 @@ class Histogram:
     def reserved(self) -> bool:
         """Whether the epoch of the next tick is charged already, by a commit before that tick.
 
-        Under a ceiling every epoch has to be, else the first. False before any event.
+        Under a ceiling every epoch must be, else only the first. False before any event.
         """
         epoch = self.next_epoch
-        # The last epoch that was; UNSET: none yet.
+        # The last epoch charged in this way; UNSET if there is none yet.
         reserved = self.life.reserved
         return epoch is not None and isinstance(reserved, int) and reserved >= epoch
 
     def part_of(self, name: str) -> int:
-        """Return the number, from 0, of the part of a stream key's items that this owner has.
+        """Return which part, from 0, of a stream key's items this owner would have.
 
-        Reverses `part_owner`. Parts end at `split` - 1: from `split` on it has nothing of the key.
+        The inverse of `part_owner`. A part from `split` on does not exist: the owner has no items.
         """
         return (self._owner - owner_of(name, self._owners)) % self._owners
 
@@ -307,7 +308,7 @@ class Histogram:
 
     def grow(self, owners: int, at_ms: int) -> None:
         """Learn that there are `owners` owner partitions in ticks that end after `at_ms`."""
-        # Before the growth that makes this owner, it has no ticks: the number holds at once.
+        # This owner has no ticks before the growth that creates it: the number holds at once.
         if self._owner >= self._owners:
             self._owners = owners
             self._keep_own()
@@ -342,8 +343,7 @@ class Histogram:
         LEADING_TICKS_MAX ticks would be published empty.
         """
         tick = max(1, self.grid.tick_at(time_ms))
-        # It is tick t of its epoch.
-        _epoch, t = self.grid.split(tick)
+        t = self.grid.split(tick)[1]
         return (
             tick - t + 1 if self.config.start_given and t <= LEADING_TICKS_MAX else tick
         )
@@ -375,7 +375,7 @@ class Histogram:
         A method of its own for replay, where one process publishes every part of a key in turn.
         """
         ledger = self._state.ledger
-        _name, topic = self.outputs[tick.series]
+        topic = self.outputs[tick.series][1]
         for name, value in snapshots_of(
             tick, ledger, self._keys, self._labels, part_of=part_of
         ):
@@ -384,18 +384,17 @@ class Histogram:
     def advance(self, parts: Sequence[Contributions]) -> list[ReleasedTick]:
         """Count the contributions to the next tick and add noise; return the tick for each series.
 
-        `parts` are the contributions of all sources. If more owners hold from this tick on, first
-        hand stream keys over to them; if it is the first of an epoch, begin that.
+        `parts` are the contributions of all sources. If there are more owners from this tick on,
+        first hand stream keys over to them; if it is the first of an epoch, begin that epoch.
         """
         if self.life.next is None:
             raise self._refused("asked for a tick before its first one is known")
         tick = self.life.next
         epoch, t = self.grid.split(tick)
         keys_before = self._keys
-        # Growth that holds by now: (tick from which on, how many owners).
+        # Growth that has taken effect: (first tick, how many owners).
         while self._growing and self._growing[0][0] <= tick:
-            _since, owners = self._growing.pop(0)
-            self._hand_over(tick, owners)
+            self._hand_over(tick, self._growing.pop(0)[1])
         if epoch != self._epoch:
             self._open(epoch, keys_before)
         # A step publishes all keys that the mechanism has by then: declared ones from the start,
@@ -417,7 +416,7 @@ class Histogram:
         if self._state.ledger is not ledger:
             self._begin_rows_anew()
         self.life.next = tick + 1
-        # By series: without epochs a release for every window, and where that begins (else None).
+        # By series: one release or, without epochs, one for every window, with its begin.
         releases: Sequence[Release | Items | Answers]
         begins: Sequence[int | None] = (None,)
         if isinstance(release, WindowReleases):
@@ -523,10 +522,10 @@ class Histogram:
         if life.first != life.next:
             # Growth that took effect in published ticks: its keys were handed over then.
             while self._growing and self._growing[0][0] < life.next:
-                _since, self._owners = self._growing.pop(0)
+                self._owners = self._growing.pop(0)[1]
                 self._keep_own()
-        # The stored blocks are of the epoch of the tick published last, which is the one before
-        # `next`. At tick 1 none is published.
+        # The stored blocks are of the epoch of the last published tick, the one before `next`. At
+        # tick 1 none is published.
         epoch = self.grid.epoch_of(max(1, life.next - 1))
         of_epoch = f"{epoch}/"
         loading = ledger_blocks.Loading()
@@ -605,7 +604,8 @@ class Histogram:
 
         `changed` has the (stored, current) values of a description that differ, by name. Those that
         only follow from other settings are left out, unless nothing else differs: `DERIVED` ones, a
-        counter's part of delta, and all of further counters, which have the first one's settings.
+        counter's part of delta, and all those of further counters, which share the first one's
+        settings.
         """
         differing = dict(changed)
         # The settings have epsilon, from which the description's rho follows.
@@ -651,8 +651,8 @@ class Histogram:
         for i in range(len(self._keys)):
             self._register_key(i)
         if epoch_before is not None and self.life.next is not None:
-            # The epoch before ended with tick t of it.
-            _epoch, t = self.grid.split(self.life.next - 1)
+            # The epoch before ended with its tick t.
+            t = self.grid.split(self.life.next - 1)[1]
             # Stream keys that lie with another owner now begin with nothing.
             index = [self._index.get(name, -1) for name in keys_before]
             keys = np.array(index, dtype=np.int32)
@@ -678,13 +678,14 @@ class Histogram:
     def _bind(self, epoch: int) -> None:
         """Set what depends on the epoch: its noise, and what snapshots state of epochs.
 
-        That is an id for each series; and of the epoch before how many ticks were published and,
-        where readers may subtract its counts, its id.
+        That is an id for each series. Of the epoch before, it is how many ticks were published and,
+        if readers may subtract its counts, its id.
         """
         self._noise = self._noise_of(epoch)
         of_epoch = self.life.description, self._first, epoch
         self.ids = [series_id(*of_epoch, one.window_ms) for one in self.config.series]
-        # Its ticks from `_first` on: none if it ended before that, or if epochs never end.
+        # The ticks of the epoch before, from `_first` on: none if it ended before that, or if
+        # epochs never end.
         horizon = self.grid.horizon or 0
         last_before = (epoch - 1) * horizon
         self._ticks_before = max(0, min(last_before - self._first + 1, horizon))
@@ -706,7 +707,7 @@ class Histogram:
         return self.mechanism.noise(self._key.stream(identity))
 
     def _hand_over(self, tick: int, owners: int) -> None:
-        """Drop the stream keys that lie with new owners from this global tick on.
+        """Drop the stream keys that belong to new owners from this global tick on.
 
         Put them into `handed`, from which they are sent with the tick. `owners` is how many there
         are from then on.
@@ -718,8 +719,8 @@ class Histogram:
         owners_before = self._owners
         served = self.served()
         blocks_before = dict(self._key_blocks(0))
-        # By new owner: all whose keys come from this one, as the hash of a key is taken modulo the
-        # owners, now a multiple of those before. Also one that gets none learns of it.
+        # By new owner: all that take over keys from this one. A key's owner is its hash modulo the
+        # number of owners, now a multiple of the former one. An owner that gets no keys is told so.
         moved: dict[int, list[tuple[str, int]]] = {
             owner: []
             for owner in range(self._owner + owners_before, owners, owners_before)
@@ -735,8 +736,8 @@ class Histogram:
             else:
                 moved[owner].append((name, since))
         self._owners = owners
-        # Those that stay have other numbers: the next commit stores all of them again, and deletes
-        # the blocks that are left over.
+        # Keys that stay get new numbers: the next commit stores all of them again, and deletes the
+        # blocks that are left over.
         self._stored_keys = 0
         self._keep_own()
         blocks = dict(self._key_blocks(0))
@@ -771,7 +772,7 @@ class Histogram:
         state = self._state
         name = self._keys[i]
         labels = self.mechanism.domain()
-        # A tag for the noise of what is published of the key as a whole, such as its total.
+        # A tag for the noise of values that belong to the key as a whole, such as its total.
         state.key_tags = np.concatenate(
             (state.key_tags, self._key.tags(name, [KEY_LABEL]))
         )
@@ -780,7 +781,7 @@ class Histogram:
         if split > 1 and labels:
             owners = self._owners
             first = owner_of(name, owners)
-            # One part, but all of them in replay, where a single owner has everything.
+            # One part, or all of them in replay, where a single owner has everything.
             own_parts = [
                 p for p in range(split) if part_owner(first, p, owners) == self._owner
             ]

@@ -97,7 +97,7 @@ class Intake(Watermark):
         self._late.clear()
         lanes = {lane_name(lane): lane for lane in self._lanes if lane.sketch}
         self._sketches.restore(self._stored, lanes)
-        # Else nothing was committed, so nothing is stored.
+        # Otherwise nothing was committed, so nothing is stored.
         if watermark is not None:
             self._users.restore(watermark)
 
@@ -179,7 +179,7 @@ class Intake(Watermark):
             self.first = least if self.first is None else min(least, self.first)
         elif self.first is None:
             first = min(int(effective[0]), latest)
-            # If the clock went back, `latest` may be before it, where nothing counts any more.
+            # If the clock was set back, `latest` may be before the watermark, where nothing counts.
             if watermark_before is not None:
                 first = max(watermark_before, first)
             self.first = first
@@ -199,13 +199,13 @@ class Intake(Watermark):
             counts = events.views[count_lane.view]
             return _multiplied(columns, counts, bounded[count_lane])
         if lane.max_items_per_user is not None:
-            # An event that the view leaves out must use up nothing of its user's bound: it is taken
-            # as if before tick 1.
+            # Events that the view leaves out must not use up their user's bound: treat them as
+            # events before tick 1.
             if columns.included is not None:
                 ticks = np.where(columns.included, ticks, 0)
             bounded[lane] = self._bound_users(lane, ticks, columns, events.users)
             return bounded[lane]
-        # The tallies will bound these once more, by the event: only a lane of sums needs them here.
+        # Only a lane of sums needs these: the tallies bound what an event counts by themselves.
         if lane in self._count_lane_of.values():
             bounded[lane] = _bounded(lane, columns)
         return columns.amounts
@@ -242,14 +242,14 @@ class Intake(Watermark):
         """
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
-        # From 0 on, as `Lane.epoch` numbers them. Without a horizon there is only that.
+        # Numbered from 0, as by `Lane.epoch`. Without a horizon there is only epoch 0.
         horizon = lane.horizon or NO_LIMIT
         epochs = np.where(ticks < 1, -1, (ticks - 1) // horizon)
         # A row for every label, with the key of its event.
         labels = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, labels)
         digests = self._pairs.of(lane.view, events.key_names, events.label_names)
-        # The first word of a digest is enough to know a pair among those of its user.
+        # The first word of a digest is enough to tell the pairs of one user apart.
         pairs = np.ascontiguousarray(digests.of(pairs_of(keys, events.labels))[:, 0])
         batch = Batch(
             users=users,
@@ -280,7 +280,7 @@ class Intake(Watermark):
         return self._sketches.changes()
 
     def user_changes(self) -> list[Change]:
-        """Return what the next commit stores of users: their new pairs, and expired epochs deleted.
+        """Return the next commit's changes of users: new pairs, and deletions of expired epochs.
 
         An epoch has expired when the watermark has passed it: none of its ticks is open.
         """
@@ -318,7 +318,7 @@ class Intake(Watermark):
         owners = Owners(len(sequences)) if owners is None else owners
         closes = self.has_closed_tick()
         counted = self._tallies.take()
-        # A tick that closed has a watermark. With None, all sketches are taken.
+        # A closed tick implies a watermark. None takes all sketches.
         if ending or (closes and self.watermark is not None):
             counted += self._sketches.take(None if ending else self.watermark)
         shares = self._builder.build(counted, owners)

@@ -132,13 +132,13 @@ def read_paged(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | Non
 def joined_pages(pairs: Mapping[bytes, bytes]) -> Iterator[tuple[str, bytes]]:
     """Yield the name and whole value of everything that `split_pages` made these pairs of.
 
-    Raise StateRefused if a page of a value is missing, or what says how many pages it has.
+    Raise StateRefused if a page of a value is missing, or the head, which has their number.
     """
     for name in pairs:
         head, dot, _ = name.partition(b".")
         if head not in pairs:
             raise StateRefused(f"stored state: {head.decode()} is missing")
-        # A page is read with its head; those left behind by a longer value are not.
+        # Pages are read with their head; pages left over from a longer value are ignored.
         value = None if dot else read_paged(name, pairs.get)
         if value is not None:
             yield name.decode(), value
@@ -207,8 +207,8 @@ def changes(ledger: Ledger) -> Iterator[tuple[str, bytes]]:
             ledger.stored_rows // BLOCK_ROWS, (ledger.n - 1) // BLOCK_ROWS + 1
         ):
             yield from _encode_labels(ledger, block)
-    # Kind, rows that changed, and column. A ledger makes these columns when they are first asked
-    # for, except counts and shown: so ask only for those in use.
+    # Kind, rows that changed, and column. A ledger creates columns on first access, except counts
+    # and shown: so access only those in use.
     numbers: list[tuple[str, list[Longs], Longs | Codes]] = []
     numbers.append(("C", ledger.counts_changed, ledger.counts))
     if ledger.sums_changed:
@@ -282,7 +282,7 @@ class Loading:
             raise StateRefused(
                 f"stored ledger: a row's stream key is none of {keys}; a block of them is missing"
             )
-        # Sums, `last` and `left` are made when first asked for: here only where a block is stored.
+        # Sums, `last` and `left` are created on first access: here only if a block is stored.
         for rows, numbers in self._read("C"):
             ledger.counts[rows] = numbers
         for rows, numbers in self._read("M"):
@@ -345,8 +345,8 @@ def _encode_labels(ledger: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
     parts = [(0, end - first)] if fits else split_by_size(lengths + _ROW_BYTES, room)
     for part, (start, stop) in enumerate(parts):
         followed = part + 1 < len(parts)
-        # Stored as it is: all of its rows, and if it is followed the next one too, since it has
-        # recorded that together with that row.
+        # Skip a part that is stored as it is now: with all of its rows and, if it is followed, with
+        # the next row, since the commit that stored that row has also recorded it here.
         if first + stop + followed <= ledger.stored_rows:
             continue
         rows = slice(first + start, first + stop)

@@ -150,7 +150,7 @@ class Merge:
             self._lanes.setdefault(histogram.lane, []).append(histogram)
             if histogram.sum_lane is not None:
                 self._of_sums.setdefault(histogram.sum_lane, []).append(histogram)
-        # `ReleaseProgress` says what these are, and other fields that are stored.
+        # `ReleaseProgress` describes these and the other stored fields.
         self.watermarks: list[int | None] = [None] * sources
         self._firsts: list[int | None] = [None] * sources
         self._sequences = [0] * sources
@@ -227,7 +227,7 @@ class Merge:
                 f"contributions offset {offset}: source partition {message.source} knows other numbers of owner partitions"
             )
         join(self.watermarks, message)
-        # How many source partitions that has added; the other columns are by source, too.
+        # How many source partitions were added: the other columns by source grow with them.
         joined = len(self.watermarks) - len(self._sequences)
         if joined and message.users_from is not None:
             self._moves.append((message.sources, message.users_from))
@@ -399,8 +399,8 @@ class Merge:
     ) -> Iterator[tuple[Lane, int]]:
         """Yield complete ticks in release order, each to be released before the next is asked for.
 
-        `until` is the time up to which each lane is complete. Of the lane whose turn it is, up to
-        `in_a_row` ticks come before the others are compared again: 1 keeps the strict order.
+        `until` is the time up to which each lane is complete. Up to `in_a_row` ticks of one lane
+        come before the lanes are compared again: 1 keeps the strict order.
         """
         while due := {
             lane: order
@@ -464,8 +464,8 @@ class Merge:
         tick = _next_tick(self._lanes[lane])
         if tick is None or (end := lane.end_ms(tick)) > until:
             return None
-        # The last three fields of `Lane` come first; the others are numbers, or None, which no
-        # number compares with.
+        # The last three fields of `Lane` come first. The others are numbers or None, which cannot
+        # be compared with numbers.
         numbers = [number or 0 for number in lane[:-3]]
         return end, lane.view, lane.split, lane.sketch, *numbers
 
@@ -478,7 +478,7 @@ class Merge:
 
         `complete`, ms, is the time up to which ticks are complete.
         """
-        # Those that take over begin with what is handed over to them.
+        # Histograms that take over begin when keys are handed over to them instead.
         new = [h for h in self._lanes[lane] if h.next is None and not h.takes_over]
         # The time of the first event that any source has counted.
         first_ms = min(
@@ -523,9 +523,9 @@ class Merge:
         self._told[lane] = last
 
     def _drop_early(self, lane: Lane) -> None:
-        """Drop sections of ticks that no histogram of the lane will publish: before their first.
+        """Drop sections of ticks before the first that any histogram of the lane publishes.
 
-        They were kept while it was not known which tick that is.
+        They were kept until that tick was known.
         """
         histograms = self._lanes[lane]
         starts = [h.next for h in histograms if h.next is not None]
@@ -554,7 +554,7 @@ class Merge:
         """
         changes = self._deletions
         self._deletions = []
-        # All rows: at most so many are encoded.
+        # An upper bound: at most all rows are encoded.
         with self.gil_lock.for_rows(sum(map(self._rows, self._lanes))):
             for histogram in self.histograms:
                 changes += histogram.changes()
@@ -620,8 +620,8 @@ class Merge:
     ) -> None:
         """Resume from the stored state, which `check` accepts; start and end generations.
 
-        Those that end may have published up to `begin_ms`, so what replaces them begins after it.
-        None: up to the stored watermarks, as when none ends.
+        Generations that end may have published up to `begin_ms`, so their replacements begin after
+        it. With None, they have published no further than the stored watermarks.
         """
         self.check(progress)
         chains = stored_chains(items(CHAINS))
@@ -642,8 +642,8 @@ class Merge:
             if life is not None and life.generation == histogram.config.generation:
                 histogram.restore(life, items(histogram.prefix.encode()))
                 continue
-            # A generation that the state does not have. If it replaces another, it begins after all
-            # that this one may have published, else where the state is.
+            # The state does not have this generation. If it replaces another, it begins after
+            # everything that the other may have published, else where the state is.
             replaces = begin_ms is not None and _used(progress, histogram.name)
             if life is not None:
                 self._retire(histogram.name, life, items, begin_ms)

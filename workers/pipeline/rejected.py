@@ -77,7 +77,7 @@ def rejected(
     if key is not None and len(key) > REJECT_KEY_BYTES_MAX:
         key = None
         is_whole = False
-    # The value gets the room that all else leaves.
+    # The value gets the room that everything else leaves.
     message = Outgoing(topic, None, key, b"", headers)
     room = min(
         VALUE_BYTES, MESSAGE_BYTES - message.nbytes - len(TRUNCATED) - len(b"true")

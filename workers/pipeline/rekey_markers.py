@@ -35,7 +35,7 @@ from workers.pipeline.watermark import least_of
 from workers.runtime.errors import StateRefused
 
 HEADER = "quietcount"
-#: In place of a time: an event counts at its own.
+#: In place of a time: the event counts at its own time.
 NO_TIME = -1
 # Flag after the 8 bytes of a time: the record key follows.
 HAS_KEY = 1
@@ -47,9 +47,9 @@ _KEY = bytes((HAS_KEY,))
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Re-keying progress of origin `origin` of `of`; `sequence` from 0, `watermark` in Unix ms.
 
-    A watermark of None: the origin has none yet, before its first event or the end of its log was
-    reached, and until then no source partition closes a tick. Of marks after the first, only those
-    of origin 0 tell of more origins.
+    The watermark is None until the origin has read its first event or reached the end of its log;
+    until then no source partition closes a tick. After the first mark, only marks of origin 0
+    announce more origins.
     """
 
     origin: Annotated[int, msgspec.Meta(ge=0)]
@@ -62,7 +62,7 @@ _DECODER = msgspec.json.Decoder(Mark)
 
 
 class Origin(msgspec.Struct, array_like=True):
-    """The number of one origin's next mark, and the watermark in its last one; None as there."""
+    """The number of one origin's next mark, and the watermark, if any, in its last one."""
 
     sequence: int = 0
     watermark: int | None = None
@@ -135,16 +135,16 @@ def encode_header(late: int, key: bytes | None) -> bytes:
     """Encode the content of the header `HEADER`: time in 8 bytes, a flag, and the original key.
 
     The record counts at `late` if that is later than its own time; NO_TIME: at its own. A `key` of
-    None: it had none, or none is to be kept.
+    None: it had none, or it is not kept.
     """
     time = late.to_bytes(8, signed=True)
     return time + _NO_KEY if key is None else time + _KEY + key
 
 
 def read_headers(headers: Any) -> tuple[int, bytes | None]:
-    """Return what `encode_header` got, from a record's headers as a Kafka client has them.
+    """Return the time and key that `encode_header` was given, from a Kafka client's headers.
 
-    (NO_TIME, None) if its header, which would be the first one, is not there.
+    Return (NO_TIME, None) if the first header is not ours.
     """
     if not headers or headers[0][0] != HEADER or len(value := headers[0][1] or b"") < 9:
         return NO_TIME, None
@@ -208,13 +208,13 @@ def restore_originals(records: Records, *, user_is_key: bool) -> tuple[Records, 
     # Spans in the records' data: start and stop; -1 for null.
     keys = np.full((len(records), 2), -1)
     late = np.full(len(records), NO_TIME)
-    # Only records as fetched have headers, behind their values.
+    # Only records as they were fetched have headers, after their values.
     if records.framed:
         values = readonly_contiguous(records.values)
         name = np.frombuffer(_NAME, dtype=np.uint8)
         parse_markers(records.data, values, name, keys, late)
     if not user_is_key:
-        # A mark, which has no value, keeps its key: that has its content.
+        # A mark has no value. It keeps its key, which is its content.
         is_mark = records.values[:, :1] < 0
         records = replace(records, keys=np.where(is_mark, records.keys, keys))
     return records, late

@@ -160,7 +160,7 @@ class Signing:
         # A new generation goes on with the chain, but with new heads.
         heads_before: Heads = {}
         if before is None:
-            # Before the first record: none, and no key that signed one.
+            # Before the first record there is no older one, and no key that signed it.
             before = Chain(generation, 0, NO_RECORD, "", {})
         elif before.generation == generation:
             heads_before = before.heads
@@ -168,7 +168,7 @@ class Signing:
         counted = self._commitments.commit_to_counted(histogram, tick, sections)
         end_ms = histogram.grid.end(tick)
         heads = self._heads(histogram, snapshots, commitment, heads_before)
-        # Each head has a snapshot of this tick, so of few snapshots no heads need to be measured.
+        # Every head has a snapshot in this tick, so with few snapshots the heads need no measuring.
         fits = (
             len(snapshots) <= _HEADS_ALWAYS_FIT
             or len(encode(heads)) <= _HEADS_BYTES_MAX

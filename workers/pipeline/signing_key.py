@@ -41,7 +41,7 @@ class SigningKey(Frozen):
     """An Ed25519 key, with how it follows from older ones, the oldest first."""
 
     def __init__(self, seed: bytes, rotations: tuple[Rotation, ...] = ()) -> None:
-        """`seed` is the secret; `rotations` have each older key, with its signature of the next."""
+        """`seed` is the secret; `rotations` has each older key, with its signature of the next."""
         self.__seed = bytes(seed)
         private = Ed25519PrivateKey.from_private_bytes(seed)
         self.public = private.public_key().public_bytes_raw().hex()

@@ -110,15 +110,15 @@ class LabelCache:
         self.names: list[str] = []  # by rank
         self.rank: Longs = np.full(1024, -1)  # by row; -1: not known
         self._by_rank: Longs = np.empty(0, dtype=np.int64)  # the row of each rank
-        # How each item begins, up to its count: ["label", in JSON, up to `_end`; by row, its place
-        # there, and its length: at most 6 * 1,024 and the four characters [ " " and a comma.
+        # The JSON with which each item begins, ["label", up to `_end`; by row, its place there, and
+        # its length: at most 6 * 1,024, and four for the bracket, quotes and comma.
         self._text: Bytes = np.zeros(1 << 14, dtype=np.uint8)
         self._begins: Longs = np.zeros(1024, dtype=np.int64)
         self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)
         self._end = 0
 
     def add_labels(self, columns: Ledger, rows: Longs) -> None:
-        """Learn the labels of those of `rows` that are not known; the ledger `columns` has them."""
+        """Learn the labels of `rows` that are not known yet from the ledger `columns`."""
         # Make room up to the highest row. A rank of -1: not known.
         size = int(rows.max(initial=-1)) + 1
         if size > len(self.rank):
@@ -174,8 +174,8 @@ class LabelCache:
         counts = readonly_contiguous(counts)
         key_of = readonly_contiguous(columns.keys)
         numbers = np.empty(len(rows), dtype=np.int64)
-        # In place of a shift the kernel returns NO_RANK if some row is new: learn all new labels,
-        # then begin again.
+        # If some row is new, the kernel returns NO_RANK instead of a shift: learn all new labels,
+        # then start over.
         shift = kernels.NO_RANK
         while shift == kernels.NO_RANK:
             ranks = readonly_contiguous(self.rank)
@@ -226,7 +226,7 @@ class Numeric(Frozen):
         self.labels = buckets.labels
         self.edges = buckets.edges
         # By bucket between two edges: how many decimal places give its width six significant
-        # digits. Half of it is taken, as the whole may exceed all doubles.
+        # digits. Edges are halved, since their difference may exceed all doubles.
         self._decimals = tuple(
             5 - Decimal(high / 2 - low / 2).adjusted()
             for low, high in pairwise(buckets.edges)
@@ -272,7 +272,7 @@ class Numeric(Frozen):
         # Too little is counted.
         if bucket == quantiles.OPEN:
             return none
-        # An interval that lies beyond all edges is bounded by the outermost one.
+        # An interval beyond all edges is bounded by the outermost one.
         low = self._end(low_bucket, low_share, self.edges[-1])
         high = self._end(high_bucket, high_share, self.edges[0])
         value = None
@@ -383,9 +383,9 @@ class Means(Frozen):
         """Bound the sd of a centred sum, from the published sds of a count and (`of_sum`) a sum.
 
         For readers, who have only these. `sd` computes of_sum^2 = (m sd)^2 + (h d)^2; this solves
-        it for d, with the largest `of_sum` and the least `sd` that round to the published ones: an
-        sd of sums to significant digits (a relative error), one of counts to decimal places.
-        2^-50 is more than this computation's own rounding.
+        it for d, with the largest `of_sum` and the least `sd` that round to the published ones: sds
+        of sums are rounded to significant digits (a relative error), those of counts to decimal
+        places. 2^-50 is more than this computation's own rounding.
         """
         most = of_sum * (1 + SUM_SD_ROUNDING) * (1 + 2**-50)
         least = abs(self._middle) * max(sd - SD_ROUNDING, 0.0)
@@ -521,8 +521,8 @@ class Windows:
     """
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
-        """The windows are those of the settings; the counters that have noise, the mechanism's."""
-        # Without epochs, windows are published themselves, not as changes of counts since an epoch
+        """Take windows from the settings, and the counters that add noise from the mechanism."""
+        # Without epochs, windows are published directly, not as changes of counts since an epoch
         # began.
         lengths = () if config.without_epochs else config.windows
         # Of each window its length in ms and in ticks.
@@ -553,8 +553,9 @@ class Windows:
             return {}
         windows = []
         for length, ticks in self._lengths:
-            # All of the window, if it lies in this epoch, or if the count before it was published,
-            # `ticks - t` ticks before the end of the last epoch; else only what lies in this one.
+            # The whole window, if it is within this epoch, or if the count before it was published,
+            # `ticks - t` ticks before the end of the last epoch. Otherwise only its part in this
+            # epoch.
             covered = ticks if ticks - t < before else min(ticks, t)
             sd = self._change_sd(self._sd, t, covered)
             window = {"ms": length, "ticks": covered, "sd": round(sd, SD_DIGITS)}
@@ -593,8 +594,8 @@ LISTED_BESIDE = ("sums",)
 def split_fields(fields: Fields, room: int) -> list[dict[str, Any]]:
     """Split a snapshot's fields into pages: its one list is cut, all else is repeated.
 
-    A page's part of the list has at most `room` JSON bytes, if an element, with the query of its
-    answer, takes at most half of that.
+    A page's part of the list has at most `room` JSON bytes, provided that no element, with the
+    query of its answer, takes more than half of that.
     """
     name = next((name for name in LISTS if isinstance(fields.get(name), list)), None)
     if name is None:
@@ -651,7 +652,7 @@ def join_parts(parts: Sequence[Fields]) -> dict[str, Any]:
 
 
 def _empty(answer: Fields) -> dict[str, Any]:
-    """Return an answer without the elements of its list `value`, if it is one: its other fields."""
+    """Return a copy of an answer, without the elements of its `value` if that is a list."""
     return (
         {**answer, "value": []} if isinstance(answer["value"], list) else dict(answer)
     )
@@ -660,8 +661,8 @@ def _empty(answer: Fields) -> dict[str, Any]:
 def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield the answers, one for each element of their lists, with the JSON bytes that each adds.
 
-    The first of an answer also adds its other fields; pages are cut between any two. A comma is
-    counted for each.
+    The first element also adds the answer's other fields. Pages may be cut between any two. A comma
+    is counted for each.
     """
     for answer in answers:
         head = len(orjson.dumps(_empty(answer))) + 1
@@ -695,10 +696,10 @@ _DIGITS = 20
 class ReleasedTick:
     """One tick of one series, which is what one topic gets, with all that its snapshots state.
 
-    `series` numbers it among those of its histogram, from 0. Of a window `window_ms` is the
-    length, `begin_ms` where it begins; None: it counts since the epoch began. `parts`: over how
-    many owner partitions a stream key's items are spread. `numeric` and `means` make what is said
-    of buckets and sums, where the histogram has them. `windows` is the field of that name.
+    `series` numbers it among those of its histogram, from 0. `window_ms` is the length of a window,
+    and `begin_ms` its begin; None: counts are since the epoch began. `parts` is over how many owner
+    partitions a stream key's items are spread. `numeric` and `means` make the fields for buckets
+    and sums, if the histogram has them. `windows` is the field of that name.
     """
 
     histogram: str
@@ -757,8 +758,8 @@ def snapshots(
     further = [edges | _total(release, index) for index in range(len(keys))]
     # The items of every stream key as Python objects, made once, where they are needed.
     of_keys: list[Fields] | None = None
-    # A kernel writes the JSON of all items at once, if nothing is computed from them, and unless it
-    # returns None. A key that then needs pages has them made from Python objects.
+    # If nothing is computed from the items, a kernel writes the JSON of all of them at once, unless
+    # it returns None. If a key then needs pages, they are made from Python objects.
     plain = tick.means is None and (tick.numeric is None or not tick.numeric.quantiles)
     if isinstance(release, Release) and plain:
         written = labels.items(ledger, release.rows, release.counts, len(keys))
@@ -859,7 +860,7 @@ class _Frame:
             if tick.of_users:
                 window["counts"] = OF_USERS
             self._before = {**self._before, "window": window}
-        # No sd: of answers whose noises have several. No threshold: all items are declared.
+        # Answers with several noises have no sd. If all items are declared, there is no threshold.
         self._behind: Fields = {
             "sd": None if release.sd is None else round(release.sd, SD_DIGITS),
             "threshold": None if threshold is None else float(threshold),
@@ -901,7 +902,7 @@ class _Frame:
             return
         lists = (*LISTS, *LISTED_BESIDE)
         empty = {name: [] if name in lists else field for name, field in fields.items()}
-        # For the lists: what a page without them leaves, with the largest page numbers.
+        # Room for the lists: what a page without them leaves, with the largest page numbers.
         room = self._max_bytes - len(self.render(key, empty)) - _DIGITS
         cut = split_fields(fields, room)
         for page, part in enumerate(cut, 1):

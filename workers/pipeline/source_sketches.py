@@ -102,13 +102,13 @@ class TickSketches:
     def __init__(
         self, size: int, key_names: Vocabulary, label_names: Vocabulary
     ) -> None:
-        """Begin without counters; each sketch, of a stream key, has at most `size`."""
+        """Begin without counters; the sketch of each stream key has at most `size`."""
         self.key_names = key_names
         self.label_names = label_names
         #: Names under which it is stored.
         self.stored: set[bytes] = set()
         self._size = size
-        # Room for a few counters, and for no stream key; its class says what the arrays are.
+        # Room for a few counters, and for no stream key. `SketchTable` describes the arrays.
         self._table = kernels.SketchTable(
             secret=np.uint64(int.from_bytes(secrets.token_bytes(8))),
             slots=np.full(2 * _FIRST_ROWS, -1, dtype=np.int32),
@@ -147,7 +147,8 @@ class TickSketches:
         seen = ALL_SEEN if columns.included is None else columns.included
         parts = seen, columns.keys, columns.ends, columns.labels, amounts
         batch = LabeledEvents(*map(readonly_contiguous, parts))
-        # Every label that is fed may be new, and an event is held whole before it is fed.
+        # Every label may be new, and all labels of an event are entered before counters are
+        # dropped.
         labels_max = min(len(columns.labels), len(events) * max_items)
         self._make_room(labels_max, max_items)
         kernels.feed_sets(
@@ -165,7 +166,7 @@ class TickSketches:
 
         `lane` and `tick` are those of the sketches, for the blocks' names.
         """
-        # The codes of the keys, in the order met: each KEYS_A_BLOCK of them are a block.
+        # The codes of the keys, in the order met: every KEYS_A_BLOCK of them form a block.
         met = self._table.met[: self.keys]
         changed = np.unique(np.flatnonzero(self._table.changed[met]) // KEYS_A_BLOCK)
         self._table.changed[met] = False
@@ -248,13 +249,13 @@ class TickSketches:
     def _make_room(self, more: int, excess: int) -> None:
         """Make room for `more` counters, or for as many as there can be, if that is less.
 
-        A sketch has at most its size and `excess` counters: those of the event that is being fed,
-        before the kernel drops some. Then make room for all keys of the vocabulary, too.
+        A sketch has at most `size` counters, and `excess` ones of the event that is being fed,
+        until the kernel drops some. Also make room for all keys of the vocabulary.
         """
         table = self._table
         keys = len(self.key_names)
         if keys > len(table.first):
-            # What a key has before it is met: 0, and -1 for no row and no place.
+            # Until a key is met, its values are 0, or -1 for no row and no place.
             known = len(table.first)
             table = table._replace(
                 first=with_capacity(table.first, keys),

@@ -390,7 +390,7 @@ class ContributionBuilder:
                 if isinstance(tally, Tally)
                 else tally.write(owner_of_key, number, free, users[used:])
             )
-            # The keys of each owner, and the rows of each key: where these begin in `out`.
+            # Where each owner's keys begin, and where each key's rows begin in `out`.
             written.append((index, number, names, bounds, starts + used))
             used += int(starts[-1])
         texts = label_names.texts(out.labels[:used])
@@ -416,7 +416,7 @@ class ContributionBuilder:
                     if lane.split == 1:
                         yield index, owner, rows
                         continue
-                    # Else `owner` has the first part of these keys, the next ones have the others.
+                    # `owner` has the first part of these keys, the next owners have the others.
                     for part, part_rows in enumerate(rows.parts()):
                         yield index, part_owner(owner, part, number), part_rows
 

@@ -60,8 +60,8 @@ BLOCK_EVENTS = 256
 class Table(NamedTuple):
     """Columns of one epoch, of users and of pairs. Sensitive.
 
-    A number is a row of the columns `user_...`, or `pair_...`: an entry. Rows beyond `sizes` are
-    free; there is always a row 0, which kernels read even where no entry is.
+    A user's number is its row in the columns `user_...`, a pair's its row in `pair_...`. Rows
+    beyond `sizes` are free. Row 0 always exists, since kernels read it even if there is no entry.
     """
 
     user_slots: Codes  # (a power of two,), user numbers, -1 where free
@@ -278,7 +278,8 @@ def count_pairs(
                     continue
                 pair = pair_numbers[row]
                 if pair < 0:
-                    # Not guessed: search. From here on -1 means a new pair, for the free `slot`.
+                    # It was not guessed: search. From here on, -1 means a new pair, for the free
+                    # `slot`.
                     hashed = spread(pairs[row], np.uint64(user), seed)
                     slot = pair_slot(
                         slots, marks, users, digests, hashed, user, pairs[row]
@@ -388,7 +389,7 @@ class UserEpoch:
 
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
         """`keeps`: whether to keep new rows for `changes`, as there is a store to put them in."""
-        # The most pairs of a user, which are bounded in each of these lanes, and counts of a pair.
+        # The limits of a user's pairs, which each of these lanes has, and of a pair's counts.
         self._bounds = lane.max_items_per_user or 0, lane.max_count
         self._keeps = keeps
         self._table = _new_table(lane.max_count)
@@ -458,7 +459,7 @@ class UserEpoch:
             part = rows[start : start + BLOCK_ROWS]
             block = VERSION + len(part).to_bytes(4) + part.tobytes()
             blocks.append((name + sequence.to_bytes(8), block))
-            # The last block may have fewer rows: then these are the next tail, else there is none.
+            # If the last block has fewer rows, they are the next tail; else there is none.
             if len(part) >= TAIL_ROWS:
                 sequence = sequence + 1
                 part = _NO_ROWS
@@ -504,7 +505,7 @@ class UserEpoch:
 def _new_table(max_count: int) -> Table:
     """Return an empty table; without a `max_count` above 1 no counts are kept.
 
-    Of `pair_slots` only those that are marked are valid: none.
+    No slot is marked, so `pair_slots` need no values.
     """
     return Table(
         user_slots=np.full(2 * _ROOM, -1, dtype=np.int32),
@@ -655,7 +656,7 @@ class Users:
     def expired(self, watermark_ms: int) -> list[Change]:
         """Return deletions of stored blocks of expired epochs, in which nothing can count again.
 
-        Only of so many that a transaction stays small; the next call returns the next ones.
+        Only as many as keep a transaction small; the next call returns the next ones.
         """
         if self._stored is None:
             return []

@@ -214,11 +214,11 @@ class Watermark:
         return is_first or self.ticks_closed() > 0
 
     def latest_ms(self, opened_ms: int, now_ms: int) -> int:
-        """Return the time, ms, from which on a record counts as dated ahead.
+        """Return the time, ms, after which a record counts as dated ahead.
 
-        That is `now_ms`, the wall clock. But with `by_clock` it must not depend on how fast records
-        are read: then it is the time at which the clock will close the first of the open ticks, at
-        least `opened_ms`, when the shard was opened.
+        That is `now_ms`, the wall clock, unless `by_clock`: then it must not depend on how fast
+        records are read. So it is the time at which the clock will close the first open tick, or
+        `opened_ms`, when the shard was opened, if that is later.
         """
         if not self.by_clock or self.watermark is None:
             return now_ms
@@ -259,8 +259,8 @@ class Watermark:
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
         """Return whether to note the end of the log now, so that the clock closes a tick there.
 
-        That is if a tick has ended since the watermark, and since `noted_ms`, when an end was noted
-        last: reading up to that one closes all ticks before. Thread-safe.
+        That is so if a tick has ended since the watermark, and since `noted_ms`, when an end was
+        last noted: reading up to that end closes all earlier ticks. Thread-safe.
         """
         before = self.watermark
         mark = now_ms - self._grace

@@ -121,7 +121,7 @@ class Waits:
                 ]
 
     def drop_transactions(self) -> None:
-        """Drop the waits for transactions without a line: another worker has the partitions now."""
+        """Drop the waits for transactions, unlogged: another worker has the partitions now."""
         with self._lock:
             self._by_source.pop(TRANSACTIONS, None)
             self._logged_transactions = {}

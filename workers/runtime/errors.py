@@ -71,7 +71,7 @@ def describe(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return a traceback as Python prints it, but of messages only what `describe` shows."""
+    """Return a traceback as Python prints it, but with errors as `describe` shows them."""
     before = error.__cause__ or (
         None if error.__suppress_context__ else error.__context__
     )

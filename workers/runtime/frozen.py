@@ -113,7 +113,7 @@ class Frozen(metaclass=_Sealing):
         self.__refuse_if_sealed(name)
         object.__delattr__(self, name)
 
-    # Two underscores: no subclass can have a method of this name.
+    # Two underscores, so that no subclass overrides it.
     def __refuse_if_sealed(self, name: str) -> None:
         """Raise TypeError about attribute `name` once the constructor has returned."""
         if getattr(self, "_sealed", False):
@@ -211,7 +211,7 @@ def ready(*records: type[msgspec.Struct]) -> None:
 
 
 def thawed(value: T) -> T:
-    """Return a copy of a `Frozen` whose attributes can be set: it has no seal."""
+    """Return a copy of a `Frozen` whose attributes can be set, since it is not sealed."""
     # The constructor would seal it.
     made = object.__new__(type(value))
     made.__dict__.update(vars(value))

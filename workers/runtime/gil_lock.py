@@ -2,8 +2,8 @@
 
 Releasing a tick or encoding a commit takes a hundred short compiled steps with Python in between.
 Two threads switch the GIL, to a cold cache, at every step: up to three times the CPU time of one
-after the other. Long steps run without the GIL, in parallel, and need no lock. A step's `rows`, of
-the arrays that it works on, tell which it is.
+after the other. Long steps run without the GIL, in parallel, and need no lock. How many `rows` of
+arrays a step works on tells whether it is short.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class GilTurn(AbstractContextManager["GilTurn"]):
         self._since_s: float | None = None
 
     def begin_piece(self, rows: int) -> None:
-        """Begin the next piece, of so many rows: with the lock if it is short, else without."""
+        """Begin the next piece of work, with the lock if it has few enough rows to be short."""
         is_short = rows <= SHORT_ROWS
         if self._since_s is not None:
             is_over = time.monotonic() - self._since_s > _TURN_S

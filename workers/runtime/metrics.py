@@ -139,7 +139,7 @@ class RejectRate:
 
 
 class LateRate(RejectRate):
-    """Shares of late events: these and histograms take the places of rejects and topics."""
+    """Shares of late events of histograms, in place of shares of rejects in topics."""
 
     _alarm_above = LATE_ALARM
     _clear_at = LATE_CLEAR
@@ -185,7 +185,7 @@ class Metrics:
     """The worker's counters and histograms. Thread-safe."""
 
     def __init__(self) -> None:
-        """Make and register all series; a shard's own are got from `stage`."""
+        """Make and register all series; a shard gets its own from `stage`."""
         self.registry = registry = CollectorRegistry(auto_describe=True)
 
         def counter(name: str, words: str, *labels: str) -> Counter:
@@ -301,7 +301,7 @@ class Metrics:
         self.rejecting = RejectRate()
         self.late = LateRate()
         self._lock = Lock()
-        # Histograms of which `begins_to_publish` was asked.
+        # Histograms for which `begins_to_publish` was called.
         self._publishing = set[str]()
         self.fenced = counter(
             "fenced",
@@ -373,7 +373,7 @@ class WithWorkerLabel(Collector):
         self._worker = worker
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, which the other collector makes for every scrape, with the label."""
+        """Add the label to the inner collector's metrics, which it makes for every scrape."""
         for family in self._inner.collect():
             family.samples = [
                 sample._replace(labels={"worker": self._worker, **sample.labels})

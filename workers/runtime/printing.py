@@ -49,8 +49,8 @@ class Printer:
     def one_line(self, text: str, indent: int) -> None:
         """Print text on one line, indented by so many columns and cut to the width."""
         shown = " " * indent + printable(text)
-        # Cut characters one by one, since each may take no column, one or two; the first cut leaves
-        # at most `width` of them.
+        # Cut one character at a time, since each may take zero, one or two columns; the first cut
+        # leaves at most `width` characters.
         if cell_len(shown) > self.width:
             while cell_len(shown) > self.width - 3:
                 shown = shown[: min(len(shown) - 1, self.width)]

@@ -51,7 +51,7 @@ Refuse = Callable[[int, BaseException | None], web.Response]
 
 
 class _Connection(web.RequestHandler):
-    """Server connection with `refuse` for errors: aiohttp's own answers would quote the request."""
+    """Server connection that answers errors itself: aiohttp's answers would quote the request."""
 
     __slots__ = ("_refuse",)
 
@@ -64,7 +64,7 @@ class _Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         """Return the answer to a request that no handler has answered; aiohttp calls this."""
         if isinstance(exc, UnicodeEncodeError) and "Expect" in request.headers:
-            # aiohttp refuses an unknown expectation by quoting it, and could not encode that.
+            # aiohttp's refusal quotes the unknown expectation, which it could not encode.
             status = 417
         if status >= 500:
             self.log_exception("an answer failed", exc_info=exc)

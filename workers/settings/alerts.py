@@ -39,7 +39,7 @@ _Topic = Annotated[str, Meta(pattern=TOPIC_NAME)]
 
 
 class AlertSettings(Checked, frozen=True, kw_only=True):
-    """One alert: a number is above `above`, and its noise alone hardly explains that.
+    """One alert, for a number that exceeds `above` by more than noise is likely to explain.
 
     Numbers that are not above it raise at most `false_alarms` alarms a day in expectation, if there
     are at most `series` of them over all stream keys. `window` is a duration as written, or None
@@ -76,7 +76,7 @@ class AlertSettings(Checked, frozen=True, kw_only=True):
         return (*looked_at, self.above, self.series, self.false_alarms)
 
     def complaints(self) -> Iterator[str]:
-        """Yield that it is sent nowhere, names items of all items, or has a wrong window."""
+        """Yield if it is sent nowhere, names items of all items, or has a wrong window."""
         if self.webhook is None and self.topic is None:
             yield "webhook or topic: where it is sent, one of the two or both"
         if self.of == "all_items" and self.items is not None:

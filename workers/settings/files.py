@@ -160,8 +160,8 @@ def read_key(path: str | Path) -> bytes:
 def read_private(path: str | Path, most: int, made_by: str) -> bytes:
     """Return the content of a key file that only its owner may read, or raise SettingsError.
 
-    Of a file of more than `most` bytes, one more than that is returned, for the caller to refuse.
-    `made_by` is the command that makes such a file, for messages.
+    If the file is longer than `most` bytes, return one byte more than that, for the caller to
+    refuse. `made_by` is the command that makes such a file, for messages.
     """
     try:
         # Non-blocking: opening a named pipe would otherwise wait for a writer.

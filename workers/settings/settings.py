@@ -202,7 +202,7 @@ class Section(Checked, frozen=True, kw_only=True, rename=_name_in_file):
 class WorkerSettings(Section, frozen=True, kw_only=True):
     """[worker]: its name, files, numbers of partitions, commits, and what it tells operators.
 
-    Where a setting is left out (None): there are as many partitions as the events topics have,
+    If settings are left out (None), there are as many partitions as the events topics have,
     contributions are kept for ever, nothing is signed, no metrics are served and no traces sent.
     """
 
@@ -248,9 +248,9 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 class EventsSettings(Section, frozen=True, kw_only=True):
     """[events]: the topic, the fields of an event that are read, and how late it may come.
 
-    Where a setting is left out (None): every histogram names its items, each item counts once, the
+    If settings are left out (None), every histogram names its items, each item counts once, the
     record's time is the event's, there are no users, and `Settings.max_behind_ms` is the default.
-    `where` is an attribute with an underscore, since it is a method here.
+    The setting `where` is the attribute `where_`, since `where` is a method.
     """
 
     topic: Annotated[str | tuple[str, ...], _allowed(_TOPIC_ALLOWED)]
@@ -652,7 +652,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def _histogram_complaints(
         self, histogram: HistogramConfig, of_users: bool
     ) -> Iterator[str]:
-        """Yield what in a histogram does not fit other sections; messages begin with its name."""
+        """Yield what in a histogram does not fit other sections; the caller adds its name."""
         yield from _user_complaints(histogram, of_users)
         if self.privacy.neighbours == "record":
             yield from _record_complaints(histogram)
@@ -724,8 +724,8 @@ def shape_of(
     for config in histograms:
         view = view_by_name[config.view] = view_of(events, config)
         if config.sum_lane is not None:
-            # What is added up has a lane (what stage 1 counts) and a view of its own, beside those
-            # of the counts.
+            # Sums have a lane (what stage 1 counts) and a view of their own, beside those of the
+            # counts.
             view_by_name[config.sum_lane.view] = replace(
                 view, count=None, sum=config.sum
             )
@@ -831,7 +831,7 @@ def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str
 
 
 def _record_complaints(histogram: HistogramConfig) -> Iterator[str]:
-    """Yield what in a histogram would show whether there was one more record.
+    """Yield what in a histogram would show whether there was a certain record.
 
     Called with neighbours = "record", whose guarantee hides that.
     """
@@ -1022,7 +1022,7 @@ def _histogram(
     needs_domain = {rule.name: rule.required for rule in rules(record)}.get("domain")
     resolve_domain(values, needs_domain, where, base)
     durations.count_ticks(values, where)
-    # Settings that `values` no longer has.
+    # Settings that are no longer in `values`.
     further = ("mechanism",) if needs_domain is None else ("mechanism", "domain_file")
     return _section(record, values, where, further)
 
@@ -1058,7 +1058,7 @@ def _section(
                     f"{where}{name} = {display(value)}: {rule.allowed}: {DURATION_ALLOWED}"
                 ) from None
         elif name in _PARSED:
-            # The parser's messages name the setting, or else go on after its name, `prefix`.
+            # `prefix` is the setting's name, or empty if the parser's messages begin with it.
             prefix, parse_table = _PARSED[name]
             try:
                 value = parse_table(value)
@@ -1068,7 +1068,7 @@ def _section(
     return record(**arguments)
 
 
-# Settings that are tables: what the parser's messages go on after, and the parser.
+# Settings that are tables: what comes before the parser's messages, and the parser.
 _PARSED: Mapping[str, tuple[str, Callable[[Any], object]]] = MappingProxyType(
     {"where": ("", views.conditions), "sum": ("sum", parse_sum)}
 )

@@ -333,6 +333,7 @@ def test_without_a_ceiling_the_stored_state_is_what_it_was() -> None:
         ({"orders-eu"}, "^orders-.*", (), True),
         ({"^orders-.*"}, "^.*-eu", ("orders-us", "visits-eu"), False),
         ({"^orders-.*"}, "^.*-eu", ("orders-eu",), True),
+        ({"^orders-.*"}, "^.*", ("visits",), False),
     ],
 )
 def test_workers_count_the_same_events_where_a_topic_is_in_both(

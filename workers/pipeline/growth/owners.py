@@ -35,8 +35,8 @@ Grown = Annotated[tuple[tuple[_Number, int], ...], msgspec.Meta(max_length=GROWN
 class Owners(msgspec.Struct, frozen=True, array_like=True):
     """How many owner partitions there are: `first` in the beginning, and how they have grown.
 
-    `grown` are (number, ms): so many in ticks that end after this time. Every number is a multiple
-    of the one before, so what an owner gets came from one other.
+    `grown` has pairs (number, ms): how many there are in ticks that end after this time. Every
+    number is a multiple of the one before, so each new owner takes over from a single other one.
     """
 
     first: _Number
@@ -70,7 +70,7 @@ class Owners(msgspec.Struct, frozen=True, array_like=True):
 
     def at(self, end_ms: int) -> int:
         """Return the number of owners in a tick that ends at this time."""
-        # The newest that holds is the largest: numbers only grow.
+        # Numbers only grow, so the newest one that holds is the largest.
         return max(
             [number for number, from_ms in self.grown if end_ms > from_ms],
             default=self.first,

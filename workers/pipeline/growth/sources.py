@@ -47,8 +47,8 @@ class Joined(msgspec.Struct, frozen=True, array_like=True):
 class Place(msgspec.Struct, frozen=True):
     """A counted partition: its number among the sources, and the topic and partition that it is.
 
-    `watermark`, ms, is where one that joined later begins: it closes no tick before. None: it
-    begins without one. `log` is its topic and partition.
+    `watermark`, ms, is where one that joined later begins: it closes no tick before. It is None if
+    the partition begins without one. `log` is its topic and partition.
     """
 
     number: int
@@ -147,9 +147,9 @@ class Sources(msgspec.Struct, frozen=True):
     def placements(self) -> tuple[tuple[int, int], ...]:
         """Return over how many partitions users are spread: pairs (event time, number), ascending.
 
-        A number holds from its event time, ms, until the next one does. For histograms that bound
-        users, which count a single topic. At a growth with a `users_from` of None there were no
-        such histograms, and no user had a place: its number holds from 0 on, as if from the first.
+        Each number holds from its event time, ms, until the next one does. Only histograms that
+        bound users need this, and they count a single topic. If a growth has a `users_from` of
+        None, there were no such histograms, so no user had a place: its number holds from 0 on.
         """
         joined = ((growth.users_from or 0, growth.partitions) for growth in self.joined)
         return (0, self.first[0].partitions), *joined
@@ -214,7 +214,7 @@ def refuse_other_set(
 
 
 def refuse_several(topics: Sequence[SourceTopic]) -> None:
-    """Raise StateRefused if there are several topics: no set is stored, as with a single one."""
+    """Raise StateRefused if there are several topics, for a state that was made with one."""
     if len(topics) > 1:
         names = ", ".join(topic.name for topic in topics)
         raise StateRefused(
@@ -246,7 +246,7 @@ def refuse_other_topic(
             f"the events topic {topic.name}", topic.partitions, stored_partitions
         )
     if topic.id != stored_id:
-        # Clusters without topic ids gave none, or one of zeros: it tells nothing.
+        # Clusters without topic ids give none or zeros, which identify nothing.
         if stored_id in (None, ZERO_ID):
             refuse_without_ids(f"the state of {topic.name}")
         raise StateRefused(
