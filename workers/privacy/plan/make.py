@@ -117,7 +117,7 @@ def plan_of(
     error = _error(config, mechanism, noise)
     counters = tuple(counter_choices(config, mechanism, noise))
     items = domain or COMPARED_ITEMS
-    # Only if the mechanism has a counter or can choose one; the setting alone has a default.
+    # Only if the mechanism has a counter or can choose one: the setting always has a value.
     counter = None
     if without is not None:
         counter = LineCounter.kind

@@ -142,7 +142,7 @@ class Pool:
         self._calls.append(("end_of_input", until_ms))
 
     def release(self, *, after_tick: Callable[[], object] = lambda: None) -> Released:
-        """Send the recorded calls: the other processes release the ticks, and act after each."""
+        """Send the recorded calls: the other processes release the ticks and measure them."""
         calls = self._calls
         self._calls = []
         if calls:
